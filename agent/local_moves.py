@@ -190,6 +190,8 @@ class LocalMoves:
                     f"{verb}: it is shared: it has {status.used_by}",
                     hint="farbus leases and farbus volume list say whose; what is stored on it does not move with it",
                 )
+            if status.kept_for:
+                raise Conflict(f"{verb}: it is kept for {status.kept_for}", hint="farbus cancel of that job frees it")
             if status.move:
                 raise Conflict(f"{verb}: move {status.move} has it", hint="farbus moves shows how far that is")
 

@@ -30,6 +30,7 @@ from farbus.agent.events import PreparedLease, SupervisorDied
 from farbus.agent.jobs import DEFAULT_PATH
 from farbus.agent.names import file_name
 from farbus.agent.shim_copies import ShimCopies
+from farbus.agent.turns import Turns
 from farbus.errors import Conflict, FarbusError, NotFound, TimedOut, Unavailable
 from farbus.linux.files import make_directory, make_owned_directory, write_owned
 from farbus.linux.output import START, Position
@@ -234,6 +235,8 @@ class RemotingHost:
         """Those of the programs that an earlier agent has started."""
         self._sessions: set[str] = set()
         """Names of session files that are somebody's."""
+        self._turns = Turns()
+        """By lease: its supervisor may be asked for by the client's side, while the device's side gives it up."""
 
     # Device side.
 
@@ -500,6 +503,10 @@ class RemotingHost:
 
     async def unprepare_devices(self, lease_id: str) -> None:
         """End a lease's supervisor with all its servers, also one that an earlier agent has left."""
+        async with self._turns.of(lease_id):
+            await self._end_supervisor(lease_id)
+
+    async def _end_supervisor(self, lease_id: str) -> None:
         served = self._served.get(lease_id)
         child = self._strangers.get(_program_name(lease_id)) if served is None else served.child
         if served is not None:
@@ -567,14 +574,15 @@ class RemotingHost:
         lease = prepared.lease
         if _needs_supervisor(lease):
             return prepared
-        served = self._served.get(lease.id)
-        if served is None:
-            raise NotFound(f"lease {lease.id}: its devices are not prepared on node {self._config.name}")
-        if served.child is None:
-            child, endpoint = await self._start_supervisor(lease, self._leased(lease))
-            self._serve(lease, child, endpoint, position=START)
-            served = self._served[lease.id]
-        return PreparedLease(lease=lease, endpoint=served.endpoint)
+        async with self._turns.of(lease.id):
+            served = self._served.get(lease.id)
+            if served is None:
+                raise NotFound(f"lease {lease.id}: its devices are not prepared on node {self._config.name}")
+            if served.child is None:
+                child, endpoint = await self._start_supervisor(lease, self._leased(lease))
+                self._serve(lease, child, endpoint, position=START)
+                served = self._served[lease.id]
+            return PreparedLease(lease=lease, endpoint=served.endpoint)
 
     def _account(self, user: str) -> Account | None:
         """Return as whom programs of ``user`` run here; None for the agent's own user.

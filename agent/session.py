@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 import structlog
+from msgspec.structs import replace
 
 from farbus.agent.actions import Answer, Report, ReportClientEnded, ReportLeaseEnded, ReportTask
 from farbus.agent.chassis import ChassisNews, Naming
@@ -316,6 +317,13 @@ def grow_order(message: session_pb2.SchedulerMessage) -> tuple[str, GrowOrder] |
     return asked.command_id, order
 
 
+def move_answer(command: str, outcome: MoveOutcome) -> session_pb2.Outcome:
+    """Return the answer to a command to move a device; what to do about an error is in its words, and by itself."""
+    error = f"{outcome.error}; {outcome.hint}" if outcome.hint else outcome.error
+    move = replace(outcome.move, hint=outcome.hint)
+    return session_pb2.Outcome(command_id=command, ok=outcome.ok, error=error, move=to_json(move))
+
+
 def peers_in(message: session_pb2.SchedulerMessage) -> Iterator[tuple[str, str]]:
     """Yield the nodes that a command's leases are shared with, and where their agents serve others."""
     match message.WhichOneof("message"):
@@ -387,9 +395,7 @@ class SessionRunner:
 
     def move_ended(self, command: str, outcome: MoveOutcome) -> None:
         """Answer a command to move a device."""
-        error = f"{outcome.error}; {outcome.hint}" if outcome.hint else outcome.error
-        answer = session_pb2.Outcome(command_id=command, ok=outcome.ok, error=error, move=to_json(outcome.move))
-        self._put(session_pb2.NodeMessage(outcome=answer))
+        self._put(session_pb2.NodeMessage(outcome=move_answer(command, outcome)))
 
     def volume_ended(self, command: str, error: str) -> None:
         """Answer a command about a volume; without an ``error`` it is done."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from farbus.errors import Conflict
 from farbus.model.decision import JobPlacement, StorageShare
 from farbus.model.device import Route
-from farbus.model.job import DevicePlacement, Job, TaskPlacement, TaskState, TaskStatus, room_of
+from farbus.model.job import DevicePlacement, Job, TaskGroup, TaskPlacement, TaskState, TaskStatus, room_of
 from farbus.model.lease import Lease, LeasedDevice
 from farbus.model.states import JobState, LeaseState
 from farbus.model.volume import StorageGrant, volume_of
@@ -40,6 +41,8 @@ STORAGE_VARIABLE = "FARBUS_STORAGE_"
 """How the names of variables begin in which a node says where it has put storage."""
 MAX_PATH = 4_096
 """Characters of it that are kept; Linux's PATH_MAX."""
+ENDED_WELL = "it has ended well"
+"""Why a task gives back what it has, though nobody wants that of it."""
 MAX_STOP_TRIES = 3
 """Refused stops of a task after which UnprepareClient has to end what is left."""
 
@@ -58,46 +61,68 @@ class Attempts(Commander):
         progress.alternative = placement.alternative
         if placement.alternative:
             self._tell(job, f"placed as its alternative {placement.alternative}")
-        self._grant_tasks(job, placement.tasks)
+        refused = self._grant_tasks(job, placement.tasks)
         self._leave_queue(job)
         self.accounts.take(job.job.user, jobs=1)
         job.misses = ()
         job.limit_at = job.late_after = 0.0
         self._move_job(job, JobState.PREPARING, "")
+        for run, told in refused:
+            self._refuse(job, run, told)
 
-    def _grant_tasks(self, job: JobRecord, tasks: Iterable[TaskPlacement], *, late: bool = False) -> None:
-        """Write the leases of tasks of an attempt, one per task, device node, route and storage."""
-        progress = job.progress
+    def _grant_tasks(
+        self, job: JobRecord, tasks: Iterable[TaskPlacement], *, late: bool = False
+    ) -> list[tuple[TaskRun, str]]:
+        """Begin tasks of an attempt with their leases; return those that can't have all of their devices, and why."""
+        refused = []
         asked = job.asked
         groups = dict(task_names(asked))
         # Of a job with flavour vectors only some groups are there; what is kept of a run counts all of them.
         numbers = {group.name: number for number, group in enumerate(job.job.groups)}
         for placed in tasks:
-            leases = []
             group = asked.groups[groups[placed.task]]
             task = with_storage(placed, group)
-            for (node, route, *_), places in _by_lease(task).items():
-                if route is Route.RECOMPOSED:
-                    continue
-                lease_id = f"{job.job.id}-{progress.attempt}-{progress.leases}"
-                progress.leases += 1
-                grant, share = grant_of(self.volumes, group, places)
-                devices = [place.device for place in places]
-                self._grant_lease(job, task, lease_id, node, route, devices, grant=grant, share=share)
-                leases.append(lease_id)
-            requests = group.requests
-            run = TaskRun(placement=task, group=numbers[group.name], requests=requests, leases=tuple(leases), late=late)
+            run = TaskRun(placement=task, group=numbers[group.name], requests=group.requests, late=late)
             job.runs.add(run)
             self._index(job, run.nodes)
-            run.moves = self._begin_moves(job, run)
-            if run.moves:
-                # Its lease is granted where they are then; to the user's quota they count from now on.
-                self.accounts.take(job.job.user, devices=len(run.moved_devices))
-            for node, room in room_of(requests, task).items():
+            for node, room in room_of(group.requests, task).items():
                 self.occupy(node, room)
             self._tell(job, describe_placement(task))
+            try:
+                self._grant_leases(job, run, group)
+            except Conflict as error:
+                refused.append((run, error.message))
         self.generation += 1
         self._persist.add(job.job.id)
+        return refused
+
+    def _grant_leases(self, job: JobRecord, run: TaskRun, group: TaskGroup) -> None:
+        """Write the leases of a task, one per device node, route and storage, and have moved what is to come to it."""
+        for (node, route, *_), places in _by_lease(run.placement).items():
+            if route is not Route.RECOMPOSED:
+                grant, share = grant_of(self.volumes, group, places)
+                devices = [place.device for place in places]
+                self._grant_lease(job, run, node, route, devices, grant=grant, share=share)
+        self._require_idle(job, run.moved_devices)
+        run.moves = self._begin_moves(job, run)
+        if run.moves:
+            # Its lease is granted where they are then; to the user's quota they count from now on.
+            self.accounts.take(job.job.user, devices=len(run.moved_devices))
+
+    def _require_idle(self, job: JobRecord, devices: Iterable[str], *, shared: bool = False) -> None:
+        """Raise :class:`Conflict` where somebody has one of the devices, and have that fault logged."""
+        for device_id in devices:
+            if told := self.holder_of(device_id, job.job.id, shared=shared):
+                self._effects.append(events.FaultFound(job_id=job.job.id, told=told))
+                raise Conflict(told)
+
+    def _refuse(self, job: JobRecord, run: TaskRun, told: str) -> None:
+        """A task can't have its devices: its job begins anew, which counts as a failed attempt, or does without it."""
+        told = f"task {run.task} could not be given its devices: {told}"
+        if run.is_spare:
+            self._drop(job, run, told)
+        else:
+            self._undo(job, JobState.QUEUED, told)
 
     def _begin_moves(self, job: JobRecord, run: TaskRun) -> tuple[str, ...]:
         """Have devices moved to the node of a task; return the ids of the moves."""
@@ -117,10 +142,10 @@ class Attempts(Commander):
     def _grant_moved(self, job: JobRecord, run: TaskRun) -> None:
         """All devices have come: they are the node's own now."""
         self.accounts.give(job.job.user, devices=len(run.moved_devices))
-        lease_id = f"{job.job.id}-{job.progress.attempt}-{job.progress.leases}"
-        job.progress.leases += 1
-        self._grant_lease(job, run.placement, lease_id, run.node, Route.LOCAL, list(run.moved_devices))
-        run.leases += (lease_id,)
+        try:
+            self._grant_lease(job, run, run.node, Route.LOCAL, list(run.moved_devices))
+        except Conflict as error:
+            self._refuse(job, run, error.message)
         self._persist.add(job.job.id)
 
     def _enqueue(self, job: Job) -> None:
@@ -143,8 +168,7 @@ class Attempts(Commander):
     def _grant_lease(
         self,
         job: JobRecord,
-        task: TaskPlacement,
-        lease_id: str,
+        run: TaskRun,
         node: str,
         route: Route,
         devices: list[str],
@@ -152,7 +176,18 @@ class Attempts(Commander):
         grant: StorageGrant | None = None,
         share: StorageShare | None = None,
     ) -> None:
-        """Write one lease; with a ``share`` it has so much of each device, beside others."""
+        """Write one lease of a task; with a ``share`` it has so much of each device, beside others.
+
+        Every lease is granted here.  Raises :class:`Conflict` where somebody has
+        one of the devices, or it is not there, whatever was decided, and has
+        granted nothing then.
+        """
+        self._require_idle(job, devices, shared=share is not None)
+        for device_id in devices:
+            if self.devices[device_id].node != node:
+                raise Conflict(f"device {device_id} is not at node {node}")
+        lease_id = f"{job.job.id}-{job.progress.attempt}-{job.progress.leases}"
+        job.progress.leases += 1
         if share is not None:
             share = timed(share, job.job, started_at=self._now, now=self._now, wall=self._wall)
         leased = []
@@ -168,9 +203,9 @@ class Attempts(Commander):
         lease = Lease(
             id=lease_id,
             job=job.job.id,
-            task=task.task,
+            task=run.task,
             user=job.job.user,
-            client_node=task.node,
+            client_node=run.node,
             device_node=node,
             route=route,
             devices=tuple(leased),
@@ -182,6 +217,7 @@ class Attempts(Commander):
         self.leases[lease_id] = record
         self.accounts.take(lease.user, devices=devices_of_lease(lease))
         self.leases_of_node[node].add(lease_id)
+        run.leases += (lease_id,)
         self._persist_lease(record)
 
     # --- forward -------------------------------------------------------------------------
@@ -273,6 +309,9 @@ class Attempts(Commander):
 
     def _advance_late(self, job: JobRecord) -> None:
         for run in job.runs.take_due():
+            if run.succeeded and not run.dropped:
+                # What it had others may use while its job goes on; how it ended stays known.
+                run.dropped = ENDED_WELL
             if run.dropped and not run.cleared:
                 if self._undo_run(job, run):
                     self._end_taken_back(job, run)
@@ -290,15 +329,6 @@ class Attempts(Commander):
         job.late_after = self._now + RETRY_S * 2**job.progress.late_failures
         self._agenda.add(job.late_after, Look.JOB, job.job.id)
         self._tell(job, f"task {run.task} is taken back: {reason}")
-        self._persist.add(job.job.id)
-        self._announce(job)
-
-    def _take_back(self, job: JobRecord, run: TaskRun, reason: str) -> None:
-        """Have a task that has ended well give back what it has, before its job ends; how it ended stays known."""
-        if run.dropped:
-            return
-        run.dropped = reason
-        self._tell(job, f"what task {run.task} had is given back: {reason}")
         self._persist.add(job.job.id)
         self._announce(job)
 

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from farbus.model.cluster import LinkLoad
 from farbus.model.decision import JobPlacement, Snapshot
 from farbus.model.device import Device, DeviceKind, DeviceStatus, PoolReach, Route, whole_of
-from farbus.model.job import add_room, room_of
+from farbus.model.job import Job, add_room, room_of
 from farbus.model.lease import LeaseStatus
 from farbus.model.move import MoveState
 from farbus.model.node import Node, NodeStatus, Resources, by_remoting_tls
@@ -32,7 +32,7 @@ from farbus.scheduler.situations import Situations
 from farbus.scheduler.stored import StorageCheck, check_shares, describe_shares, is_ready, storage_trouble
 from farbus.scheduler.views import Views, fresh_snapshot
 from farbus.scheduler.volume_records import VolumeRecord
-from farbus.scheduler.words import describe_closed, describe_cordon
+from farbus.scheduler.words import describe_closed, describe_cordon, describe_kept
 
 
 class ClusterState:
@@ -103,6 +103,23 @@ class ClusterState:
             free = is_ready(self.volumes, device)
         return free and node is not None and node.usable and not self._is_used_otherwise(device)
 
+    def holder_of(self, device_id: str, job_id: str, *, shared: bool) -> str:
+        """Say who has a device, or the same hardware by another name, so that it can't be leased to a job.
+
+        Empty where nobody has.  What is ``shared`` others may have a share of, too.
+        """
+        device = self.devices[device_id]
+        for held in (device, *(self.devices[name] for name in self.related(device_id) if name in self.devices)):
+            if held.lease:
+                return f"device {held.id} has lease {held.lease}"
+            if held.reserved not in ("", job_id):
+                return f"device {held.id} is kept for job {held.reserved}"
+        if device.shares and not shared:
+            return f"device {device_id} is shared by {describe_shares(device)}"
+        if move := self.mover_of(device_id):
+            return f"device {device_id} is on the move ({move})"
+        return ""
+
     def related(self, device_id: str) -> Collection[str]:
         """Return the shares of a GPU, or the GPU that a share is of: the same hardware by other names."""
         whole = whole_of(device_id)
@@ -131,9 +148,14 @@ class ClusterState:
         return move.move.to_node if move is not None and not move.move.state.has_ended else ""
 
     def _is_used_otherwise(self, device: DeviceRecord) -> bool:
-        """Say whether a move has it, or a lease from before its node's ``gpu_shares`` changed what it is a part of."""
+        """Say whether a move has it, or somebody what it is a part of, or its parts.
+
+        As where its node's ``gpu_shares`` were changed while it was leased, or where it came for a job to a node that
+        divides it.
+        """
         return bool(self.mover_of(device.id)) or any(
-            other in self.devices and self.devices[other].lease for other in self.related(device.id)
+            other in self.devices and bool(self.devices[other].lease or self.devices[other].reserved)
+            for other in self.related(device.id)
         )
 
     def mover_of(self, device_id: str) -> str:
@@ -181,7 +203,7 @@ class ClusterState:
         found = Counter(
             (record.device.kind, self._device_state(record, self.moves.get(self.mover_of(record.id))))
             for record in self.devices.values()
-            if record.device is not None
+            if record.device is not None and self._is_listed(record)
         )
         found.update((status.device.kind, status.state) for status in self._unassigned_devices())
         return found
@@ -192,7 +214,7 @@ class ClusterState:
 
     def _device_statuses(self, ids: Iterable[str]) -> Iterator[DeviceStatus]:
         for record in map(self.devices.__getitem__, ids):
-            if record.device is None:
+            if record.device is None or not self._is_listed(record):
                 continue
             lease = self.leases[record.lease].lease if record.lease else None
             move = self.moves.get(self.mover_of(record.id))
@@ -214,14 +236,33 @@ class ClusterState:
                 or (describe_closed(self.nodes[record.node]) if record.node in self.nodes else ""),
                 chassis=move.move.chassis if move is not None else self._chassis_of(record),
                 move=move.move.id if move is not None else "",
+                kept_for=describe_kept(self.kept_for(record.id)),
             )
+
+    def _is_listed(self, record: DeviceRecord) -> bool:
+        """Say whether listings have a device: not a name that is used no more for what is there by another.
+
+        As a GPU that its node offers in shares since; where somebody still has it by the old name, that is listed, too.
+        """
+        return bool(record.present or record.lease or self.mover_of(record.id)) or not self._other_names(record)
+
+    def _other_names(self, record: DeviceRecord) -> list[DeviceRecord]:
+        """Return the same hardware as nodes tell of it by other names."""
+        related = (self.devices[name] for name in self.related(record.id) if name in self.devices)
+        return [other for other in related if other.present]
+
+    def kept_for(self, device_id: str) -> Job | None:
+        """Return the job for which a device, or the same hardware by another name, is kept; None for none."""
+        records = (self.devices[name] for name in (device_id, *self.related(device_id)) if name in self.devices)
+        return next((self.jobs[each.reserved].job for each in records if each.reserved in self.jobs), None)
 
     def _device_state(self, record: DeviceRecord, move: MoveRecord | None) -> DeviceState:
         if move is not None:
             return DeviceState.WEDGED if move.move.state is MoveState.STUCK else DeviceState.MOVING
         if not record.node:
             return DeviceState.UNASSIGNED
-        if not self._connected(record.node) or not record.present:
+        here = record.present or any(other.node == record.node for other in self._other_names(record))
+        if not (here and self._connected(record.node)):
             return DeviceState.LOST
         if record.lease:
             return DeviceState.WEDGED if self.leases[record.lease].trouble else DeviceState.LEASED

@@ -147,6 +147,8 @@ class Deciding(Late):
         tasks: Counter[str] = Counter()
         in_network: Counter[str] = Counter()
         for run in other.runs:
+            if run.succeeded:
+                continue
             tasks[run.placement.node] += 1
             in_network[run.placement.node] += other.group(run).service is not None
         return tuple(Neighbour(node=node, tasks=tasks[node], in_network=in_network[node]) for node in sorted(tasks))

@@ -173,7 +173,7 @@ class DeviceMoves(ServingChassis):
         refused = [line.removeprefix(prefix) for line in record.in_the_way if line.startswith(prefix)]
         if ended.state is MoveState.FAILED or refused:
             error = ended.error or f"node {ended.to_node}: {'; '.join(refused)}"
-            self._end_move(waiting, MoveState.FAILED, error=error)
+            self._end_move(waiting, MoveState.FAILED, error=error, hint=ended.hint)
             return
         self._fitted[ended.to_node].add(ended.device)
         self._advance_move(waiting)
@@ -362,14 +362,15 @@ class DeviceMoves(ServingChassis):
             path = "" if move.returning else told.path
             self._end_move(record, MoveState.UNDONE if move.returning else MoveState.DONE, path=path)
         else:
-            self._move_failed(record, told, f"node {step.node}: {outcome.error}")
+            self._move_failed(record, told, f"node {step.node}: {_without_hint(outcome.error, told.hint)}")
 
     def _settle_rehearsal(self, record: MoveRecord, outcome: events.OutcomeArrived, told: NodeMove) -> None:
         move = record.move
         record.plan += tuple(f"{move.node}: {line}" for line in told.plan)
         record.in_the_way += tuple(f"{move.node}: {line}" for line in told.in_the_way)
         if not outcome.ok:
-            self._end_move(record, MoveState.FAILED, error=f"node {move.node}: {outcome.error}")
+            error = f"node {move.node}: {_without_hint(outcome.error, told.hint)}"
+            self._end_move(record, MoveState.FAILED, error=error, hint=told.hint)
         elif move.state is MoveState.DETACHING and move.to_node:
             self._go_on(record, msgspec.structs.replace(move, state=MoveState.ATTACHING, functions=told.functions))
         else:
@@ -382,9 +383,9 @@ class DeviceMoves(ServingChassis):
         elif told.stuck:
             self._end_move(record, MoveState.STUCK, error=error)
         elif move.state is MoveState.ATTACHING and move.from_node:
-            self._go_on(record, msgspec.structs.replace(move, returning=True, error=error))
+            self._go_on(record, msgspec.structs.replace(move, returning=True, error=error, hint=told.hint))
         else:
-            self._end_move(record, MoveState.UNDONE if told.changed else MoveState.FAILED, error=error)
+            self._end_move(record, MoveState.UNDONE if told.changed else MoveState.FAILED, error=error, hint=told.hint)
 
     def _go_on(self, record: MoveRecord, move: StoredMove) -> None:
         record.asked = False
@@ -396,9 +397,11 @@ class DeviceMoves(ServingChassis):
         else:
             self._advance_move(record)
 
-    def _end_move(self, record: MoveRecord, state: MoveState, *, error: str = "", path: str = "") -> None:
+    def _end_move(
+        self, record: MoveRecord, state: MoveState, *, error: str = "", hint: str = "", path: str = ""
+    ) -> None:
         move = record.move
-        hint = ""
+        hint = hint or move.hint
         if state is MoveState.STUCK:
             hint = (
                 "when you have looked: farbus attach it to the node that has it or is to have it, or farbus detach it"
@@ -584,6 +587,11 @@ def status_of(move: StoredMove) -> MoveStatus:
 
 def _verb(move: StoredMove) -> str:
     return "give it" if move.state is MoveState.DETACHING else "take it"
+
+
+def _without_hint(error: str, hint: str) -> str:
+    """Return an error without what to do about it, where a node tells that by itself, too."""
+    return error.removesuffix(f"; {hint}") if hint else error
 
 
 def _off(move: StoredMove) -> str:

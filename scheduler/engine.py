@@ -177,6 +177,8 @@ class Engine:
                 self._recent[effect.job_id] = effect.ended
                 while len(self._recent) > RECENT_ENDED:
                     self._recent.popitem(last=False)
+            elif isinstance(effect, events.FaultFound):
+                _log.error("fault", job=effect.job_id, reason=effect.told)
             elif isinstance(effect, events.PersistChassis):
                 self._note_server(effect)
             elif isinstance(effect, events.MoveChanged) and effect.ended is not None:

@@ -683,6 +683,13 @@ class VolumeChanged(Value, frozen=True, kw_only=True):
     ended: VolumeStatus | None = None
 
 
+class FaultFound(Value, frozen=True, kw_only=True):
+    """Log what must not happen, and what it would have done to a job."""
+
+    job_id: str
+    told: str
+
+
 Persist = (
     PersistJob
     | PersistTasks
@@ -699,4 +706,4 @@ Persist = (
     | PersistProfile
     | ForgetProfile
 )
-Effect = SendToNode | CloseSession | Persist | RunRound | JobChanged | MoveChanged | VolumeChanged
+Effect = SendToNode | CloseSession | Persist | RunRound | JobChanged | MoveChanged | VolumeChanged | FaultFound

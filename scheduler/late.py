@@ -126,7 +126,9 @@ class Late(Volumes):
             return False
         job.misses = ()
         names = job.lacking(index, len(tasks))
-        self._grant_tasks(job, [replace(task, task=name) for task, name in zip(tasks, names, strict=True)], late=True)
+        named = [replace(task, task=name) for task, name in zip(tasks, names, strict=True)]
+        for run, told in self._grant_tasks(job, named, late=True):
+            self._refuse(job, run, told)
         self._announce(job)
         return True
 

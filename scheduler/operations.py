@@ -52,10 +52,9 @@ class Operations(Liveness):
         if job is None or not runs:
             return
         if job.state in (JobState.PREPARING, JobState.RUNNING) and not any(run.is_unfinished for run in runs):
+            # What a task had that has ended well is on its way back.
             for run in runs:
-                if run.succeeded:
-                    self._take_back(job, run, event.reason)
-                else:
+                if not run.succeeded:
                     self._drop(job, run, event.reason)
             return
         begun = self._has_begun(job) or (job.state is JobState.RUNNING and not job.job.attachment)

@@ -266,6 +266,8 @@ class DeviceRecord(msgspec.Struct, kw_only=True, eq=False):
     shares: Mapping[str, StorageShare] = {}
     """What each lease has of a drive that is shared, by its id, and each part of a volume, by that of its device.
     Never changed in place: rounds hear of what is set here."""
+    orphan_bytes: int = 0
+    """What parts of volumes that the ledger does not know take of a drive, by its node's word: nobody is given that."""
 
     def __post_init__(self) -> None:
         self.noted.add(self.id)
@@ -276,7 +278,7 @@ class DeviceRecord(msgspec.Struct, kw_only=True, eq=False):
             self.noted.add(self.id)
 
 
-_SEEN_OF_DEVICES = frozenset({"node", "device", "lease", "present", "cordon", "reserved", "shares"})
+_SEEN_OF_DEVICES = frozenset({"node", "device", "lease", "present", "cordon", "reserved", "shares", "orphan_bytes"})
 
 
 class NodeRecord(msgspec.Struct, kw_only=True, eq=False):

@@ -152,6 +152,7 @@ def read_node_move(node: str, text: bytes) -> NodeMove | None:
         in_the_way=tuple(map(in_words, told.in_the_way[:MAX_PAIRS])),
         identity=in_words(told.identity)[:MAX_WORD],
         path=in_words(told.path),
+        hint=in_words(told.hint),
         expected_s=believed_s(told.expected_s),
     )
 

@@ -388,11 +388,13 @@ class ClusterService(ClusterHandler):
         machine = self._engine.machine
         statuses = []
         for status in machine.device_statuses():
-            lease = machine.leases.get(status.lease)
-            hidden = lease is not None and not caller.may_manage(lease.lease.user)
-            statuses.append(
-                msgspec.structs.replace(status, lease="", job="", used_by="another user") if hidden else status
-            )
+            lease, kept = machine.leases.get(status.lease), machine.kept_for(status.device.id)
+            hidden: dict[str, str] = {}
+            if lease is not None and not caller.may_manage(lease.lease.user):
+                hidden |= {"lease": "", "job": "", "used_by": "another user"}
+            if kept is not None and not caller.may_manage(kept.user):
+                hidden |= {"kept_for": "another user"}
+            statuses.append(msgspec.structs.replace(status, **hidden) if hidden else status)
         return tuple(statuses)
 
     async def get_telemetry(self, caller: Identity, *, nodes: Collection[str]) -> ClusterTelemetry:

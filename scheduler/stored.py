@@ -118,15 +118,27 @@ def _share(grant: StorageGrant, drives: int, profile: str) -> StorageShare:
 
 
 def free_on(record: DeviceRecord, *, without: Collection[str] = ()) -> tuple[int, int]:
-    """Return the bytes and bytes a second of a drive that nobody has; ``without`` names shares that do not count."""
+    """Return the bytes and bytes a second of a drive that nobody has; ``without`` names shares that do not count.
+
+    Below zero where a drive has more parts that nobody knows than was left of it.
+    """
     device = record.device
     if device is None or device.kind is not DeviceKind.NVME or device.bandwidth_bytes_per_s <= 0:
         return 0, 0
     shares = [share for key, share in record.shares.items() if key not in without]
     return (
-        device.memory_bytes - sum(share.size_bytes for share in shares),
+        device.memory_bytes - record.orphan_bytes - sum(share.size_bytes for share in shares),
         device.bandwidth_bytes_per_s - sum(share.bandwidth_bytes_per_s for share in shares),
     )
+
+
+def orphan_share(record: DeviceRecord) -> StorageShare | None:
+    """Return what rounds are to see of parts that nobody knows: what is left of the drive at most; None for nothing."""
+    if not record.orphan_bytes or record.device is None:
+        return None
+    left = record.device.memory_bytes - sum(share.size_bytes for share in record.shares.values())
+    taken = min(record.orphan_bytes, left)
+    return StorageShare(size_bytes=taken, is_volume=True) if taken > 0 else None
 
 
 def is_ready(volumes: Mapping[str, VolumeRecord], device: DeviceRecord) -> bool:
@@ -178,8 +190,9 @@ def check_shares(books: ClusterState) -> None:
     for device_id, device in books.devices.items():
         assert dict(device.shares) == wanted.get(device_id, {}), f"what {device_id} has given away"
         if device.shares and device.device is not None:
-            free = free_on(device)
-            assert min(free) >= 0, f"drive {device_id} has given away more than it has: {free}"
+            size, rate = free_on(device)
+            left = size + device.orphan_bytes, rate
+            assert min(left) >= 0, f"drive {device_id} has given away more than it has: {left}"
             assert not device.lease, f"drive {device_id} is shared, and given whole"
 
 

@@ -21,6 +21,7 @@ from farbus.model.decision import DeviceView, NodeView, Snapshot, StorageShare
 from farbus.model.device import PoolReach, Route
 from farbus.model.node import STORAGE_ATTACH_S, Resources, amounts_of
 from farbus.scheduler.records import DeviceRecord, LeaseRecord, NodeRecord
+from farbus.scheduler.stored import orphan_share
 
 NODE_MEMORY_S = 3_600.0
 """How long a node without a session still counts when a job asks whether it could ever fit."""
@@ -225,7 +226,7 @@ class Views:
                 node=record.node,
                 free=self._books.is_free(record),
                 destination=self._destination(record),
-                shares=tuple(record.shares[key] for key in sorted(record.shares)) if record.shares else (),
+                shares=_shares_of(record) if record.shares or record.orphan_bytes else (),
             )
         elif record.device is not None and not record.node and pool:
             view = DeviceView(
@@ -259,6 +260,13 @@ class Views:
         elif views.get(key) != view:
             self._sorted = self._sorted and key in views
             views[key] = view
+
+
+def _shares_of(record: DeviceRecord) -> tuple[StorageShare, ...]:
+    """Return what is taken of a drive, whoever knows by whom."""
+    orphans = orphan_share(record)
+    shares = (record.shares[key] for key in sorted(record.shares))
+    return (*shares, orphans) if orphans is not None else tuple(shares)
 
 
 def _has_more(before: NodeView | None, now: NodeView) -> bool:

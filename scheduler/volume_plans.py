@@ -95,8 +95,8 @@ def plan_volume(
 def plan_adoption(machine: Volumes, request: AdoptRequest, *, user: str, by: str, at: float) -> StoredVolume:
     """Return the volume that parts which nodes have, and the ledger does not, are from now on.
 
-    To be removed it takes no room: what the parts take was never counted, and
-    may have been promised to others.  Raises :class:`NotFound` where no node
+    To be removed it takes no room: what the parts take may have been promised
+    to others before they came.  Raises :class:`NotFound` where no node
     has such parts, and :class:`Conflict` where they are no whole volume, or the
     ledger has one of the name.
     """
@@ -157,7 +157,8 @@ def _adopted(
             drive = machine.devices.get(each)
             if drive is None or not drive.present or drive.node != node:
                 raise Conflict(f"volume {name}: drive {each} of {part.device} is not on node {node}", hint=remove)
-            free, _ = free_on(drive)
+            # What it is on itself is free for it, and what other parts that nobody knows are on was promised to nobody.
+            free = free_on(drive)[0] + drive.orphan_bytes
             wanted = -(-part.size_bytes // len(part.drives))
             if wanted > free:
                 raise Conflict(

@@ -26,6 +26,7 @@ from farbus.model.decision import JobPlacement
 from farbus.model.device import Device, DeviceKind, Route
 from farbus.model.job import DevicePlacement, Job, Miss, TaskPlacement
 from farbus.model.lease import Lease
+from farbus.model.node import Node
 from farbus.model.quantity import format_bytes
 from farbus.model.states import VOLUME_STATES, JobState, LeaseState, VolumeState
 from farbus.model.volume import VolumePart, VolumeStatus, health_trouble, volume_of
@@ -240,6 +241,36 @@ class Volumes(DeviceMoves):
             nodes |= {node for node in self._claims.get(device_id, ()) if self._connected(node)}
             found += [(part, node) for node in sorted(nodes)]
         return sorted(found, key=lambda each: (each[0].part, each[1]))
+
+    def _count_orphans(self, node: str) -> None:
+        """Note what parts that the ledger does not know take of a node's drives, as it tells of them."""
+        taken: Counter[str] = Counter()
+        here = self.devices_of_node[node]
+        for device_id in here:
+            record = self.devices[device_id]
+            if not volume_of(device_id) or record.device is None or not record.present:
+                continue
+            part = _told_part(record.device)
+            for drive in part.drives if not self._is_counted(device_id, node) else ():
+                taken[drive] += -(-max(0, part.size_bytes) // len(part.drives))
+        for device_id in here:
+            drive_record = self.devices[device_id]
+            if drive_record.orphan_bytes != taken[device_id]:
+                drive_record.orphan_bytes = taken[device_id]
+
+    def _is_counted(self, device_id: str, node: str) -> bool:
+        """Say whether what a part takes is the ledger's: not so of one that it only knows to be removed."""
+        known = self.volumes.get(volume_of(device_id))
+        if known is None:
+            return False
+        stored = zip(known.volume.parts, known.volume.nodes, strict=True)
+        return any((part.device, name) == (device_id, node) and part.drives for part, name in stored)
+
+    def take_inventory(self, node: Node) -> list[events.PersistDevice]:
+        """See :meth:`ClusterState.take_inventory`; parts that nobody knows take room of its drives."""
+        changed = super().take_inventory(node)
+        self._count_orphans(node.name)
+        return changed
 
     def _orphans(self) -> Iterable[VolumeStatus]:
         """Yield parts of volumes that nodes have, and the ledger does not."""
@@ -580,6 +611,8 @@ class Volumes(DeviceMoves):
     def _put_volume(self, record: VolumeRecord, volume: StoredVolume) -> None:
         record.volume = volume
         self._charge(volume)
+        for node in dict.fromkeys(volume.nodes):
+            self._count_orphans(node)
         self._effects.append(events.PersistVolume(volume=volume))
         self._effects.append(events.VolumeChanged(volume_id=volume.id))
         self.generation += 1

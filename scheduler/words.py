@@ -8,7 +8,7 @@ import signal
 from collections.abc import Sequence
 
 from farbus.model.explanation import Holder, Opening
-from farbus.model.job import JobStatus, Miss, TaskPlacement
+from farbus.model.job import Job, JobStatus, Miss, TaskPlacement
 from farbus.model.operation import Cordon
 from farbus.model.states import JobState
 from farbus.scheduler.records import NodeRecord
@@ -51,6 +51,11 @@ def describe_closed(node: NodeRecord) -> str:
     if node.cordon is None and node.trouble:
         return f"node {node.name}: {node.trouble}"
     return describe_cordon(node.cordon)
+
+
+def describe_kept(job: Job | None) -> str:
+    """Say for which job something is kept, and whose that is; nothing where for none."""
+    return f"job {job.id} of {job.user}" if job is not None else ""
 
 
 def describe_exit(run: TaskRun) -> str:

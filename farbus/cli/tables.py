@@ -198,6 +198,12 @@ NODE_COLUMNS: tuple[Column[NodeStatus], ...] = (
     Column("BOOT", lambda status: status.node.boot_id, wide=True),
 )
 
+
+def _user_of(status: DeviceStatus) -> str:
+    kept = f"kept for {status.kept_for}" if status.kept_for else ""
+    return status.used_by or status.job or kept or (f"move {status.move}" if status.move else "")
+
+
 DEVICE_COLUMNS: tuple[Column[DeviceStatus], ...] = (
     Column("ID", lambda status: status.device.id, identity=True),
     Column("NODE", lambda status: status.node),
@@ -205,7 +211,7 @@ DEVICE_COLUMNS: tuple[Column[DeviceStatus], ...] = (
     Column("MODEL", lambda status: status.device.model),
     Column("MEMORY", lambda status: format_bytes(status.device.memory_bytes) if status.device.memory_bytes else ""),
     Column("STATE", lambda status: status.state.value, state=True),
-    Column("USED BY", lambda s: s.used_by or s.job or (f"move {s.move}" if s.move else "")),
+    Column("USED BY", _user_of),
     Column("JOB", lambda status: status.job, wide=True),
     Column("LEASE", lambda status: status.lease, wide=True),
     Column("EPOCH", lambda status: str(status.epoch), wide=True, right=True),
@@ -213,6 +219,7 @@ DEVICE_COLUMNS: tuple[Column[DeviceStatus], ...] = (
     Column("PCI", lambda status: status.device.pci_address, wide=True),
     Column("CHASSIS", lambda status: status.chassis, wide=True),
     Column("MOVE", lambda status: status.move, wide=True),
+    Column("KEPT FOR", lambda status: status.kept_for, wide=True),
     Column("CORDONED BY", lambda status: status.cordon, wide=True, prose=True),
     Column("SHARE", lambda s: f"{s.device.share_milli / 10:g} %" if s.device.share_milli else "", wide=True),
     Column("SOFTWARE", lambda status: "yes" if status.device.software else "no", wide=True),

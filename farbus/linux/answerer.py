@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from farbus.errors import TimedOut, Unavailable
 from farbus.linux.children import die_with_parent
 from farbus.linux.processes import kill_process
+from farbus.linux.spawning import spawn
 
 _LENGTH = struct.Struct("!Q")
 START_LIMIT_S = 60.0
@@ -53,7 +54,7 @@ class Answerer:
         if self._child is not None:
             return
         try:
-            self._child = await asyncio.create_subprocess_exec(
+            self._child = await spawn(
                 *self._command,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from farbus.errors import ExitCode, FarbusError, TimedOut, Unavailable
+from farbus.linux.spawning import spawn
 
 # linux/prctl.h
 _PR_SET_PDEATHSIG = 1
@@ -87,7 +88,7 @@ async def start_service(arguments: Sequence[str], *, environment: Mapping[str, s
     """
     with open(log, "ab") as output:  # noqa: ASYNC230 - opening a local file for appending does not wait
         try:
-            process = await asyncio.create_subprocess_exec(
+            process = await spawn(
                 *arguments,
                 env=dict(environment),
                 stdin=asyncio.subprocess.DEVNULL,

@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, NotPermitted, Unavailable
 from farbus.linux.processes import kill_process
+from farbus.linux.spawning import spawn
 from farbus.linux.sysfs import SECTOR_BYTES
 from farbus.model.nvmeof import STRIPE_PREFIX, Stripe
 from farbus.model.value import Value
@@ -148,7 +149,7 @@ class KernelDeviceMapper:
 
     async def _run(self, arguments: tuple[str, ...], text: str = "") -> _Said:
         try:
-            child = await asyncio.create_subprocess_exec(
+            child = await spawn(
                 self._program, *arguments,
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
                 start_new_session=True, env={**os.environ, "LC_ALL": "C"},

@@ -25,6 +25,7 @@ import msgspec
 from farbus import errors
 from farbus.errors import FarbusError, Unavailable
 from farbus.linux.processes import kill_process
+from farbus.linux.spawning import spawn
 
 ANSWER_LIMIT_BYTES = 1 << 20
 """Most that a call may return: what the kernel says of a device is some kilobytes."""
@@ -53,7 +54,7 @@ async def run_disposable(call: Callable[..., Any], *arguments: Any) -> Any:
     """
     name = f"{call.__module__}:{call.__qualname__}"
     try:
-        child = await asyncio.create_subprocess_exec(
+        child = await spawn(
             sys.executable, "-P", "-m", "farbus.linux.disposable", name,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
             limit=ANSWER_LIMIT_BYTES, start_new_session=True,

@@ -32,6 +32,7 @@ import msgspec
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, NotPermitted, Unavailable
 from farbus.linux.disposable import run_disposable
 from farbus.linux.names import shown
+from farbus.linux.spawning import spawn
 from farbus.model.holders import Holder, HolderKind
 from farbus.model.storage import AMBIGUOUS, CUT_OFF, UNKNOWN_DATA, Account, Format, Mounted, Signature, Space
 
@@ -435,7 +436,7 @@ class KernelFileSystems:
         if found is None:
             raise Unavailable(f"{program} is not here", hint=f"install {_PACKAGES.get(program, program)}")
         try:
-            child = await asyncio.create_subprocess_exec(
+            child = await spawn(
                 found, *arguments,
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
                 start_new_session=True, env={**os.environ, "PATH": path, "LC_ALL": "C"},

@@ -45,6 +45,7 @@ from farbus.linux.remnants import (
     was_started,
 )
 from farbus.linux.side_by_side import side_by_side
+from farbus.linux.spawning import spawn
 from farbus.linux.sweeper import Sweeper
 from farbus.linux.usage import memory_bytes_below, resident_bytes_below
 
@@ -392,7 +393,7 @@ class KeptProcesses:
             with short_path(directory) as path:
                 listener.bind(f"{path}/control")
             listener.listen(BACKLOG)
-            return await asyncio.create_subprocess_exec(
+            return await spawn(
                 *command,
                 stdin=listener.fileno(), stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
                 start_new_session=True, close_fds=True, cwd=directory,
@@ -576,7 +577,7 @@ def service_command(program: Program, *, unit: str, directory: Path, environment
 
 async def _start_unit(program: Program, command: Sequence[str], directory: Path) -> asyncio.subprocess.Process:
     """Run ``command`` and return when its keeper listens; raise :class:`Unavailable` where it never does."""
-    starting = await asyncio.create_subprocess_exec(
+    starting = await spawn(
         *command,
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
         start_new_session=True, cwd=directory,

@@ -35,6 +35,7 @@ import msgspec
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, NotPermitted, TimedOut, Unavailable
 from farbus.linux.disposable import run_disposable
 from farbus.linux.processes import kill_process
+from farbus.linux.spawning import spawn
 from farbus.linux.sysfs import KernelSysfs, own_drives
 from farbus.model.storage import EXTENT_BYTES, LogicalIdentity, LogicalVolume, StorageDrive, stored_bytes
 from farbus.model.value import Value
@@ -546,7 +547,7 @@ class KernelLvm:
     async def _run(self, arguments: tuple[str, ...]) -> Said:
         reads = arguments[0] in ("lvs", "pvs")
         try:
-            child = await asyncio.create_subprocess_exec(
+            child = await spawn(
                 self._program, *arguments,
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
                 start_new_session=True, env={**os.environ, "LC_ALL": "C", "LVM_SUPPRESS_FD_WARNINGS": "1"},

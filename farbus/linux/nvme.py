@@ -43,6 +43,7 @@ from farbus.linux.nvme_cli import (
     without_secrets,
 )
 from farbus.linux.processes import kill_process
+from farbus.linux.spawning import spawn
 from farbus.linux.sysfs import SECTOR_BYTES
 from farbus.linux.tls_keys import KERNEL_HINT
 from farbus.model.nvmeof import (
@@ -402,7 +403,7 @@ class KernelNvme:
                     os.lseek(descriptor, 0, os.SEEK_SET)
                     pass_fds = (descriptor,)
                     arguments.append(f"--config=/dev/fd/{descriptor}")
-                child = await asyncio.create_subprocess_exec(
+                child = await spawn(
                     self._program, *arguments,
                     stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
                     pass_fds=pass_fds, start_new_session=True, env={**os.environ, "LC_ALL": "C"},

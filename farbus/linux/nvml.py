@@ -13,6 +13,7 @@ import msgspec
 
 from farbus.errors import FarbusError, TimedOut, Unavailable
 from farbus.linux.processes import kill_process
+from farbus.linux.spawning import spawn
 
 ANSWER_TIMEOUT_S = 20.0
 """Longest wait for the worker.  The first call wakes every GPU, seconds each without persistence mode."""
@@ -172,7 +173,7 @@ class WorkerNvml:
                 hint="see dmesg; if it does not end, reboot the node",
             )
         try:
-            self._worker = await asyncio.create_subprocess_exec(
+            self._worker = await spawn(
                 sys.executable, "-P", "-m", "farbus.linux.nvml_worker",
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
                 limit=ANSWER_LIMIT_BYTES, start_new_session=True,

@@ -18,6 +18,7 @@ import structlog
 
 from farbus.errors import FarbusError, InvalidInput, Unavailable
 from farbus.linux.names import shown
+from farbus.linux.spawning import spawn
 from farbus.linux.users import Account
 from farbus.model.staging import CHUNK_BYTES, Manifest, StagedFile, check_path
 from farbus.model.value import Value
@@ -227,7 +228,7 @@ class TaskDirectories:
         if account is not None and account.uid != os.geteuid():
             identity = f"{account.uid}:{account.gid}:{','.join(map(str, account.groups))}"
         try:
-            return await asyncio.create_subprocess_exec(
+            return await spawn(
                 sys.executable, "-I", "-S", str(STAGER), identity, command, str(path), *rest,
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=2 * CHUNK_BYTES,
                 cwd="/", env={"LC_ALL": "C.UTF-8"}, start_new_session=True,

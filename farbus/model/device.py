@@ -123,3 +123,5 @@ class DeviceStatus(Value, frozen=True, kw_only=True):
     """The chassis that it is in; empty where none is known."""
     move: str = ""
     """The move that has it; empty where none has."""
+    kept_for: str = ""
+    """The job, and whose it is, that it is kept for until all that the job needs has come; empty for none."""

@@ -69,7 +69,8 @@ class NodeMove(Value, frozen=True, kw_only=True):
     needs; ``plan`` its steps in words; ``expected_s`` how long they are likely to
     take, in seconds.  ``identity`` and ``path`` are the device's where it came to.
     ``changed`` says whether anything had been done that had to be undone, and
-    ``stuck`` that it is neither done nor undone.
+    ``stuck`` that it is neither done nor undone.  ``hint`` is what to do about
+    an error, with which the error's own words end.
     """
 
     functions: tuple[Function, ...] = ()
@@ -80,6 +81,7 @@ class NodeMove(Value, frozen=True, kw_only=True):
     path: str = ""
     changed: bool = False
     stuck: bool = False
+    hint: str = ""
 
 
 class MoveStatus(Value, frozen=True, kw_only=True):

@@ -82,7 +82,7 @@ class RedfishDriver:
         if chassis.PCIeDevices is None:
             raise BadReply(f"chassis {self.chassis}: {remark(chassis.Id)} has no PCIeDevices")
         listed = await self._client.members(chassis.PCIeDevices.uri, resources.PCIeDevice)
-        assigned = await self._style.read(root, {device.uri: device for device in listed})
+        assigned = await self._style.read(root, {resources.plain(device.uri): device for device in listed})
         devices: dict[str, FabricDevice] = {}
         for each in listed:
             device = await self._device(each, assigned)
@@ -157,7 +157,7 @@ class RedfishDriver:
 
 def _card(device: resources.PCIeDevice) -> tuple[str, str]:
     """Return what tells a card from another one that is put in its place."""
-    return device.uri, device.SerialNumber or device.UUID or device.Id
+    return resources.plain(device.uri), device.SerialNumber or device.UUID or device.Id
 
 
 def _number(text: str | None) -> int:

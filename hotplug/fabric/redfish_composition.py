@@ -33,14 +33,15 @@ class Blocks:
         """See :class:`Style`."""
         all_blocks, all_systems = await _collections(self._client, root)
         systems = await self._client.members(all_systems, resources.System)
-        port_at = {system.uri: system.Id for system in systems}
+        port_at = {resources.plain(system.uri): system.Id for system in systems}
         port_of: dict[str, str] = {}
         blocks: dict[str, str] = {}
         for block in await self._client.members(all_blocks, resources.Block):
             for link in block.Links.PCIeDevices:
-                if link.uri not in devices:
+                device = devices.get(resources.plain(link.uri))
+                if device is None:
                     continue
-                handle = devices[link.uri].Id
+                handle = device.Id
                 note(blocks, handle, self._client.uri(block.uri), chassis=self._client.chassis, what="device")
                 at = [self._port(port_at, handle, system.uri) for system in block.Links.ComputerSystems]
                 if len(at) > 1:
@@ -50,12 +51,12 @@ class Blocks:
         return Assigned(port_of, blocks, {system.Id: self._client.uri(system.uri) for system in systems})
 
     def _port(self, port_at: Mapping[str, str], handle: str, system: str) -> str:
-        if system not in port_at:
+        if resources.plain(system) not in port_at:
             # Not free: to call it so would be to give it away.
             raise BadReply(
                 f"chassis {self._client.chassis}: device {handle} is in system {remark(system)}, which is not listed"
             )
-        return port_at[system]
+        return port_at[resources.plain(system)]
 
     async def assign(self, known: Assigned, device: FabricDevice, port: str) -> Answer:
         """See :class:`Style`."""
@@ -89,7 +90,9 @@ class Composed:
         all_blocks, self._systems = await _collections(self._client, root)
         targets: dict[str, str] = {}
         nodes: dict[str, str] = {}
-        for block in await self._client.members(all_blocks, resources.Block):
+        listed = await self._client.members(all_blocks, resources.Block)
+        self._listed = {resources.plain(block.uri): block.uri for block in listed}
+        for block in listed:
             uri = self._client.uri(block.uri)
             if block.ComputerSystems:
                 name = block.ComputerSystems[0].uri.rstrip("/").rpartition("/")[2]
@@ -97,14 +100,15 @@ class Composed:
                     raise BadReply(f"chassis {self._client.chassis}: a port is called {remark(name)!r}")
                 note(nodes, name, uri, chassis=self._client.chassis, what="port")
             for link in block.Links.PCIeDevices:
-                if link.uri in devices:
-                    note(targets, devices[link.uri].Id, uri, chassis=self._client.chassis, what="device")
+                device = devices.get(resources.plain(link.uri))
+                if device is not None:
+                    note(targets, device.Id, uri, chassis=self._client.chassis, what="device")
         port_of: dict[str, str] = {}
         systems: dict[str, str] = {}
         for system in await self._client.members(self._systems, resources.System):
-            blocks = {link.uri for link in system.Links.ResourceBlocks}
-            ports = [port for port, uri in nodes.items() if uri in blocks]
-            having = [handle for handle, uri in targets.items() if uri in blocks]
+            blocks = {resources.plain(link.uri) for link in system.Links.ResourceBlocks}
+            ports = [port for port, uri in nodes.items() if resources.plain(uri) in blocks]
+            having = [handle for handle, uri in targets.items() if resources.plain(uri) in blocks]
             if having and len(ports) != 1:
                 # Neither free nor at a port: to call it either would be to give it away.
                 raise BadReply(
@@ -148,8 +152,9 @@ class Composed:
             raise BadReply(
                 f"chassis {self._client.chassis}: system {remark(system.Id)} has no ETag, so writers could collide"
             )
-        others = [link.uri for link in system.Links.ResourceBlocks if link.uri != block]
-        body = _blocks(others + ([block] if present else []))
+        # By the names that they have themselves, however they were linked to.
+        named = [self._listed.get(resources.plain(link.uri), link.uri) for link in system.Links.ResourceBlocks]
+        body = _blocks([each for each in named if each != block] + ([block] if present else []))
         return await self._client.change("PATCH", uri, body, etag=system.etag)
 
 

@@ -19,8 +19,8 @@ class _Endpoints:
     def __init__(self, client: RedfishClient, fabric_id: str) -> None:
         self._client = client
         self._fabric_id = fabric_id
-        self._listed: frozenset[str] = frozenset()
-        """URIs of all endpoints, also of those that stand for something else."""
+        self._listed: dict[str, str] = {}
+        """URIs of all endpoints, also of those that stand for something else, by what they are compared by."""
 
     async def _fabric(self, root: resources.Root) -> resources.Fabric:
         """Read the fabric that the chassis' devices are in."""
@@ -35,10 +35,10 @@ class _Endpoints:
         targets: dict[str, str] = {}
         ports: dict[str, str] = {}
         endpoints = await self._client.members(fabric.Endpoints.uri, resources.Endpoint)
-        self._listed = frozenset(endpoint.uri for endpoint in endpoints)
+        self._listed = {resources.plain(endpoint.uri): endpoint.uri for endpoint in endpoints}
         for endpoint in endpoints:
             for entity in endpoint.ConnectedEntities:
-                link = entity.EntityLink.uri if entity.EntityLink else ""
+                link = resources.plain(entity.EntityLink.uri) if entity.EntityLink else ""
                 if entity.EntityRole == "Initiator":
                     connected = endpoint.Links.ConnectedPorts
                     name = connected[0].uri.rstrip("/").rpartition("/")[2] if connected else endpoint.Id
@@ -60,14 +60,14 @@ class _Endpoints:
         ports: Mapping[str, str],
     ) -> tuple[list[str], list[str]]:
         """Enter what one zone or connection says; return its ports and devices."""
-        if strange := {link.uri for link in (*initiators, *targets)} - self._listed:
+        if strange := _named(*initiators, *targets) - self._listed.keys():
             # Its device would look free, or so would the devices of its port.
             raise BadReply(
                 f"chassis {self._client.chassis}: endpoint {remark(min(strange))} is assigned, and not listed",
                 hint="its service contradicts itself; nothing is done before that is mended",
             )
-        at = [port for port, uri in ports.items() if any(link.uri == uri for link in initiators)]
-        having = [handle for handle, uri in devices.items() if any(link.uri == uri for link in targets)]
+        at = [port for port, uri in ports.items() if resources.plain(uri) in _named(*initiators)]
+        having = [handle for handle, uri in devices.items() if resources.plain(uri) in _named(*targets)]
         for handle in having if at else []:
             if len(at) > 1 or assigned.get(handle, at[0]) != at[0]:
                 raise BadReply(
@@ -115,7 +115,9 @@ class Zones(_Endpoints):
             raise BadReply(f"chassis {self._client.chassis}: port {port} has no zone")
         # Read anew, so that the list that is written is the one that its ETag stands for.
         zone = await self._client.get(known.holders[port], resources.Zone)
-        links = [link.uri for link in zone.Links.Endpoints if link.uri != endpoint] + ([endpoint] if present else [])
+        # By the names that they have themselves, however they were linked to.
+        named = [self._listed.get(resources.plain(link.uri), link.uri) for link in zone.Links.Endpoints]
+        links = [uri for uri in named if uri != endpoint] + ([endpoint] if present else [])
         body = {"Links": {"Endpoints": [{"@odata.id": uri} for uri in links]}}
         if not zone.etag:
             raise BadReply(f"chassis {self._client.chassis}: zone of port {port} has no ETag, so writers could collide")
@@ -166,10 +168,15 @@ class Connections(_Endpoints):
             raise ChassisBusy(f"{what} is gone meanwhile")
         # Read anew: all that it says goes with it, and it may lead elsewhere by now.
         connection = await self._client.get(known.holders[device.handle], resources.Connection)
-        initiators = {link.uri for link in connection.Links.InitiatorEndpoints}
-        targets = {link.uri for link in connection.Links.TargetEndpoints}
-        if initiator not in initiators or target not in targets:
+        initiators = _named(*connection.Links.InitiatorEndpoints)
+        targets = _named(*connection.Links.TargetEndpoints)
+        if resources.plain(initiator) not in initiators or resources.plain(target) not in targets:
             raise ChassisBusy(f"{what} leads elsewhere meanwhile")
-        if others := targets - {target}:
+        if others := targets - {resources.plain(target)}:
             raise BadReply(f"{what} leads to {remark(min(others))} too: none of them can be moved without the others")
         return await self._client.change("DELETE", known.holders[device.handle], etag=connection.etag)
+
+
+def _named(*links: resources.Link) -> set[str]:
+    """Return which resources links are to."""
+    return {resources.plain(link.uri) for link in links}

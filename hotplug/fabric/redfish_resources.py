@@ -5,6 +5,14 @@ from __future__ import annotations
 import msgspec
 
 
+def plain(uri: str) -> str:
+    """Return a URI as it is compared: with a slash at its end it is the same resource.  It is asked for as it is told.
+
+    One service writes both: its collections' members without, and links to them with one.
+    """
+    return uri.rstrip("/")
+
+
 class Link(msgspec.Struct, frozen=True):
     """A reference to a resource."""
 

@@ -60,7 +60,8 @@ def own(known: Assigned, device: FabricDevice, *, chassis: str, what: str) -> st
     if device.handle not in known.uris:
         raise BadReply(f"chassis {chassis}: device {device.id} has no {what}")
     uri = known.uris[device.handle]
-    if others := [handle for handle, each in known.uris.items() if each == uri and handle != device.handle]:
+    same = [handle for handle, each in known.uris.items() if resources.plain(each) == resources.plain(uri)]
+    if others := [handle for handle in same if handle != device.handle]:
         raise BadReply(
             f"chassis {chassis}: device {device.id} has one {what} with {', '.join(others)}: none of them can be "
             "moved without the others"

@@ -97,6 +97,7 @@ def status(**fields: str) -> DeviceStatus:
         ({"lease": "l1"}, "lease l1 has it, on node n1"),
         ({"move": "m1"}, "move m1 has it"),
         ({"used_by": "1 volume"}, "it is shared: it has 1 volume"),
+        ({"kept_for": "job 7 of ada"}, "it is kept for job 7 of ada"),
     ],
 )
 async def test_what_the_scheduler_has_given_is_not_moved_by_any_of_its_names(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from farbus.model.decision import Decision, JobMiss, JobPlacement, PendingJob, RoundReport, Snapshot
-from farbus.model.device import Device, DeviceKind, Route
+from farbus.model.device import Device, DeviceKind, Route, share_id, whole_of
 from farbus.model.fabric import ChassisView, FabricDevice, FabricPort
 from farbus.model.job import DevicePlacement, Job, Miss, Requests, TaskGroup, TaskPlacement, TaskState, TaskStatus
 from farbus.model.lease import Lease
@@ -37,6 +37,16 @@ HEARTBEAT_S = TTL_S / 5
 
 def gpu(identity: str) -> Device:
     return Device(id=f"GPU-{identity}", kind=DeviceKind.GPU, model="Software GPU", memory_bytes=GIB, software=True)
+
+
+def halves_of(whole: Device) -> list[Device]:
+    """Return a GPU as a node offers it that divides it in two."""
+    return [
+        msgspec.structs.replace(
+            whole, id=share_id(whole.id, number), memory_bytes=whole.memory_bytes // 2, share_milli=500
+        )
+        for number in (1, 2)
+    ]
 
 
 def drive(identity: str, *, size: int = 100 * GIB, bandwidth: int = 4 * GIB) -> Device:
@@ -109,59 +119,84 @@ def first_fit(snapshot: Snapshot, pending: tuple[PendingJob, ...], **_: object) 
         for name, pools in reached.items()
         if view.device.pool in pools
     }
-    devices = {view.device.id: view.node for view in snapshot.devices if view.free}
+    free_devices = {view.device.id: (view.device, view.node) for view in snapshot.devices if view.free}
+    room = Room(free, free_devices, movable)
     placements, misses = [], []
     for waiting in pending:
-        trial_free, trial_devices = {name: list(left) for name, left in free.items()}, dict(devices)
-        placed = [_fit_group(group, trial_free, trial_devices, movable) for group in waiting.job.groups]
-        tasks = [task for found in placed for task in found]
-        if all(len(found) >= group.least for found, group in zip(placed, waiting.job.groups, strict=True)):
-            free, devices = trial_free, trial_devices
-            placements.append(JobPlacement(job=waiting.job.id, tasks=tuple(tasks)))
+        fitted = next(filter(None, (_fit_job(waiting.job, name, room) for name in waiting.job.flavours)), None)
+        if fitted is not None:
+            placement, room = fitted
+            placements.append(placement)
             continue
         wanted = sum(group.count * group.requests.gpus for group in waiting.job.groups)
-        permanent = wanted > len(snapshot.devices)
-        phase = "gpu" if wanted > len(devices) else "compute"
+        permanent = any(
+            group.count * group.requests.gpus
+            > sum(group.requests.gpu_filter.takes_part(v.device) for v in snapshot.devices)
+            for group in waiting.job.groups
+        )
+        phase = "gpu" if wanted > len(room.devices) else "compute"
         miss = Miss(phase=phase, resource="gpus", message=f"{wanted} GPUs are not free", permanent=permanent)
         misses.append(JobMiss(job=waiting.job.id, misses=(miss,), feasible_alone=not permanent))
     report = RoundReport(pending=len(pending), placed=len(placements), decision_ms=0.1, solves=0, certified=False)
     return Decision(placements=tuple(placements), misses=tuple(misses), report=report)
 
 
-def _fit_group(
-    group: TaskGroup, free: dict[str, list[int]], devices: dict[str, str], movable: set[tuple[str, str]]
-) -> list[TaskPlacement]:
+@dataclasses.dataclass
+class Room:
+    """What a round has left to give."""
+
+    free: dict[str, list[int]]
+    """Processors and memory by node."""
+    devices: dict[str, tuple[Device, str]]
+    """Free devices with their nodes."""
+    movable: set[tuple[str, str]]
+    """Devices with the nodes that they can be moved to."""
+
+
+def _fit_job(job: Job, flavour: str, before: Room) -> tuple[JobPlacement, Room] | None:
+    asked = job.in_flavour(flavour)
+    room = Room({name: list(left) for name, left in before.free.items()}, dict(before.devices), before.movable)
+    placed = [_fit_group(group, room) for group in asked.groups]
+    if any(len(found) < group.least for found, group in zip(placed, asked.groups, strict=True)):
+        return None
+    tasks = tuple(task for found in placed for task in found)
+    return JobPlacement(job=job.id, tasks=tasks, alternative=flavour), room
+
+
+def _fit_group(group: TaskGroup, room: Room) -> list[TaskPlacement]:
     tasks: list[TaskPlacement] = []
     while len(tasks) < group.count:
-        placed = _fit(group, f"{group.name}.{len(tasks)}", free, devices, movable)
+        placed = _fit(group, f"{group.name}.{len(tasks)}", room)
         if placed is None:
             break
         tasks.append(placed)
     return tasks
 
 
-def _fit(
-    group: TaskGroup, task: str, free: dict[str, list[int]], devices: dict[str, str], movable: set[tuple[str, str]]
-) -> TaskPlacement | None:
-    for name, left in free.items():
+def _fit(group: TaskGroup, task: str, room: Room) -> TaskPlacement | None:
+    for name, left in room.free.items():
         if (group.node and group.node != name) or group.requests.cpu_milli > left[0]:
             continue
         if group.requests.memory_bytes > left[1]:
             continue
-        routes = {device: _route(group, device, devices[device], name, movable) for device in devices}
-        usable = [device for device in devices if routes[device] is not None]
-        chosen = sorted(usable, key=lambda device: (devices[device] != name, device))[: group.requests.gpus]
+        routes = {
+            each: _route(group, each, owner, name, room.movable)
+            for each, (device, owner) in room.devices.items()
+            if group.requests.gpu_filter.takes_part(device)
+        }
+        usable = [device for device in routes if routes[device] is not None]
+        chosen = sorted(usable, key=lambda device: (room.devices[device][1] != name, device))[: group.requests.gpus]
         if len(chosen) < group.requests.gpus:
             return None
         left[0] -= group.requests.cpu_milli
         left[1] -= group.requests.memory_bytes
         places = tuple(
-            DevicePlacement(device=device, node=devices[device], route=route)
+            DevicePlacement(device=device, node=room.devices[device][1], route=route)
             for device in chosen
             if (route := routes[device]) is not None
         )
         for device in chosen:
-            del devices[device]
+            del room.devices[device]
         return TaskPlacement(task=task, node=name, devices=places, why="first fit")
     return None
 
@@ -201,6 +236,24 @@ class Fabric:
         return ChassisView(chassis=self.name, ports=ports, devices=devices)
 
 
+def about(command: events.Command) -> object:
+    """Return what a command is about: what an agent is asked of one thing it does in turn."""
+    if isinstance(command, events.PrepareDevices):
+        return command.lease.id
+    if isinstance(command, events.UnprepareDevices):
+        return command.lease_id
+    if isinstance(command, events.PrepareClient | events.StartTask | events.StopTask | events.UnprepareClient):
+        return command.job_id, command.task
+    if isinstance(command, events.MakeVolume | events.ResizeVolume | events.RemoveVolume):
+        return command.part.device
+    return getattr(command, "device", command)
+
+
+def _are_one(one: str, other: str) -> bool:
+    """Say whether two names are of the same hardware, or one of a part of the other."""
+    return one == other or (whole_of(one) == whole_of(other) and (one == whole_of(one) or other == whole_of(other)))
+
+
 @dataclasses.dataclass
 class ScriptedAgent:
     """An agent as the protocol describes it; a test decides when it answers, and what it forgets."""
@@ -230,10 +283,22 @@ class ScriptedAgent:
     """Parts of volumes on its drives, by the devices as which it offers them; they outlive it."""
     refuses: dict[type[events.Command], str] = dataclasses.field(default_factory=dict)
     """Commands about volumes that it can't carry out, and why."""
+    divides: bool = False
+    """Whether it offers each of its GPUs as two halves."""
+    stages: bool = False
+    """Whether programs wait for their files before they begin."""
 
     @property
     def name(self) -> str:
         return self.node.name
+
+    def told(self) -> Node:
+        """Return the node as it tells of itself."""
+        devices: list[Device] = []
+        for device in self.node.devices:
+            shared = self.divides and device.kind is DeviceKind.GPU
+            devices += halves_of(device) if shared else [device]
+        return msgspec.structs.replace(self.node, devices=tuple(devices))
 
     def hello(self, session: int) -> events.NodeJoined:
         self.cut()
@@ -241,7 +306,7 @@ class ScriptedAgent:
         client = [events.HeldLease(lease_id=lease_id) for leases in self.client_side.values() for lease_id in leases]
         tasks = tuple(events.HeldTask(job_id=job_id, status=status) for (job_id, _), status in self.tasks.items())
         return events.NodeJoined(
-            node=self.node,
+            node=self.told(),
             session=session,
             held=(*self.device_side.values(), *client),
             tasks=tasks,
@@ -283,7 +348,7 @@ class ScriptedAgent:
                     assert leased.epoch >= self.epochs.get(leased.device, 0), "an old epoch came back"
                     self.epochs[leased.device] = leased.epoch
                     for held in self.device_side.values():
-                        clash = any(other.device == leased.device for other in held.devices)
+                        clash = any(_are_one(other.device, leased.device) for other in held.devices)
                         assert held.lease_id == lease.id or not clash, f"{leased.device} is under two leases"
                 self._check_room(lease)
                 endpoint = "127.0.0.1:7000" if lease.route is Route.REMOTE else ""
@@ -299,7 +364,9 @@ class ScriptedAgent:
                         environment[f"FARBUS_STORAGE_{storage.name.upper()}"] = storage.path or f"/mnt/{storage.name}"
             case events.StartTask(job_id=job_id, task=task):
                 if (job_id, task) not in self.tasks:
-                    self.tasks[job_id, task] = TaskStatus(task=task, state=TaskState.RUNNING, node=self.name)
+                    waits = self.stages and bool(command.stage_in)
+                    status = TaskStatus(task=task, state=TaskState.RUNNING, node=self.name, unstarted=waits)
+                    self.tasks[job_id, task] = status
                 self.used_cpu_milli[job_id, task] = command.requests.cpu_milli
                 running = [key for key, status in self.tasks.items() if status.state is TaskState.RUNNING]
                 used = sum(self.used_cpu_milli[key] for key in running)
@@ -382,8 +449,11 @@ class ScriptedAgent:
             return self.answer(command, error=f"called off by {self.called_off[command.move_id]}")
         if command.move_id not in self.moves:
             for held in self.device_side.values():
-                assert all(leased.device != command.device for leased in held.devices), "it is under a lease"
+                clash = any(_are_one(leased.device, command.device) for leased in held.devices)
+                assert not clash, "it is under a lease"
             held_here = {device.id: device for device in self.node.devices}
+            if self.fabric is not None and self.fabric.at[command.device] not in ("", self.name):
+                return self.answer(command, error=f"it is assigned to node {self.fabric.at[command.device]}")
             if isinstance(command, events.AttachDevice):
                 assert self.fabric is not None
                 self.fabric.assign(command.device, self.name)
@@ -402,9 +472,21 @@ class ScriptedAgent:
             self.moves[command.move_id] = NodeMove(identity=command.device, path=path, changed=True)
         return msgspec.structs.replace(self.answer(command), move=self.moves[command.move_id])
 
+    def move_locally(self, device: str) -> None:
+        """Do what ``farbus detach --local`` does, or ``farbus attach --local`` of what is at no node."""
+        assert self.fabric is not None
+        here = {each.id: each for each in self.node.devices}
+        if device in here:
+            self.fabric.unassign(device, self.name)
+            del here[device]
+        elif not self.fabric.at[device]:
+            self.fabric.assign(device, self.name)
+            here[device] = self.fabric.devices[device]
+        self.node = msgspec.structs.replace(self.node, devices=tuple(here.values()))
+
     def inventory(self) -> events.InventoryChanged:
         """Say what it has now."""
-        return events.InventoryChanged(node=self.node, session=self.session)
+        return events.InventoryChanged(node=self.told(), session=self.session)
 
     def exit(self, job_id: str, task: str, code: int = 0, reason: str = "") -> events.TaskReported:
         status = TaskStatus(task=task, state=TaskState.EXITED, node=self.name, exit_code=code, reason=reason)
@@ -436,6 +518,8 @@ class Memory:
 
     def __init__(self) -> None:
         self.jobs: dict[str, tuple[Job, JobState, bytes]] = {}
+        self.seen: set[str] = set()
+        """All jobs that were ever written."""
         self.tasks: dict[str, dict[str, bytes]] = {}
         self.leases: dict[str, events.PersistLease] = {}
         self.devices: dict[str, events.PersistDevice] = {}
@@ -453,6 +537,7 @@ class Memory:
     def write(self, effect: events.Persist) -> None:
         match effect:
             case events.PersistJob():
+                self.seen.add(effect.job.id)
                 self.jobs[effect.job.id] = effect.job, effect.state, msgspec.json.encode(effect.progress)
                 if effect.state in ("succeeded", "failed", "cancelled"):
                     del self.jobs[effect.job.id]
@@ -550,6 +635,20 @@ class Memory:
         )
 
 
+def _is_reply_alone(effects: list[events.Effect]) -> bool:
+    """Say whether effects are the answer to a heartbeat and nothing else."""
+    commands = [effect.command for effect in effects if isinstance(effect, events.SendToNode)]
+    return len(effects) == len(commands) == 1 and isinstance(commands[0], events.HeartbeatReply)
+
+
+def _as_it_is(effect: events.Effect) -> events.Effect:
+    """Return an effect that later changes of a job do not change."""
+    if not isinstance(effect, events.PersistJob):
+        return effect
+    progress = msgspec.json.decode(msgspec.json.encode(effect.progress), type=StoredProgress)
+    return msgspec.structs.replace(effect, progress=progress)
+
+
 class Cluster:
     """A machine, its ledger in memory, its agents and a clock that a test moves."""
 
@@ -561,6 +660,11 @@ class Cluster:
         self.moves: dict[str, MoveStatus] = {}
         """Moves that have ended."""
         self.sent: list[tuple[str, events.Command]] = []
+        self.unwritten: list[list[events.Effect]] | None = None
+        """What comes of each event since the ledger's disk has become slow, which a kill of the scheduler loses; None
+        while all is written at once."""
+        self.faults: list[str] = []
+        """What the machine found of its own that must not happen."""
         self._sessions = itertools.count(1)
         self._secrets = itertools.count(1)
         self.term = 0
@@ -610,6 +714,7 @@ class Cluster:
         """Kill the scheduler and start it again: sessions end, the ledger stays."""
         for agent in self.agents.values():
             agent.cut()
+        self.unwritten = None
         self.machine = self._start()
         self._devices = {}
         self._states = {}
@@ -620,7 +725,27 @@ class Cluster:
         self.carry_out(self.machine.handle(event, now=self.now, wall=self.wall))
 
     def carry_out(self, effects: Iterable[events.Effect]) -> None:
+        if self.unwritten is None:
+            self._put(effects)
+            return
+        # As the ledger's writer has it: what changes of a job later is in a later write.
+        self.unwritten.append([_as_it_is(effect) for effect in effects])
+        self.machine.check_invariants(now=self.now)
+        self._check_devices()
+
+    def write_down(self, most: int | None = None) -> None:
+        """Write what comes of the first ``most`` events that were held back, and then send and show it."""
+        assert self.unwritten is not None
+        for _ in range(len(self.unwritten) if most is None else most):
+            if self.unwritten:
+                self._put(self.unwritten.pop(0))
+        if most is None:
+            self.unwritten = None
+            self._check_tasks()
+
+    def _put(self, effects: Iterable[events.Effect]) -> None:
         rehearsed: list[tuple[str, events.Command]] = []
+        effects = list(effects)
         for effect in effects:
             match effect:
                 case events.SendToNode(node=name, session=session, command=command):
@@ -637,6 +762,8 @@ class Cluster:
                         self.agents[name].cut()
                 case events.RunRound():
                     self.round_asked = True
+                case events.FaultFound(told=told):
+                    self.faults.append(told)
                 case events.JobChanged(job_id=job_id, ended=ended):
                     if ended is not None:
                         assert job_id not in self.ended, "a job ended twice"
@@ -651,8 +778,12 @@ class Cluster:
                         self.gone[volume_id] = last
                 case _:
                     self.memory.write(effect)
+        if _is_reply_alone(effects):
+            # Of all that is told nine in ten: what it may change it has said.
+            return
         self.machine.check_invariants(now=self.now)
-        self._check_tasks()
+        if self.unwritten is None:
+            self._check_tasks()
         self._check_devices()
         for name, command in rehearsed:
             outcome = self.agents[name].do(command)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from farbus.agent.moving import MoveOutcome
+from farbus.agent.session import move_answer
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, Unavailable
 from farbus.model.device import Device, DeviceKind, Route
 from farbus.model.fabric import ChassisView, FabricDevice, FabricPort, FabricStep, StepHistory
@@ -15,6 +17,7 @@ from farbus.model.states import DeviceState
 from farbus.scheduler import events
 from farbus.scheduler.device_moves import MOVES_AHEAD
 from farbus.scheduler.move_requests import plan_move
+from farbus.scheduler.reports import read_node_move
 from tests.scheduler.scripted import TTL_S, Cluster, gpu, job, node
 
 MOVED = "GPU-a-0"
@@ -201,6 +204,24 @@ def test_a_detach_that_was_undone_says_so() -> None:
     refuse(cluster, "a", "the chassis said no", changed=True)
     assert cluster.moves[move].state is MoveState.UNDONE
     assert status(cluster) == ("a", DeviceState.FREE, "")
+
+
+@pytest.mark.parametrize("to", ["", "b"])
+def test_what_to_do_about_a_refusal_is_told_by_itself(to: str) -> None:
+    cluster = cabled()
+    move = cluster.move(MOVED, to)
+    cluster.step("a") if to else None
+    outcome = MoveOutcome(error="it is held by pid 7", hint="stop it")
+    answer = move_answer("", outcome)
+    node_name = to or "a"
+    told = read_node_move(node_name, answer.move)
+    assert told is not None
+    refuse(cluster, node_name, answer.error, hint=told.hint)
+    cluster.settle()
+    assert (cluster.moves[move].error, cluster.moves[move].hint) == (
+        f"node {node_name}: it is held by pid 7",
+        "stop it",
+    )
 
 
 def test_an_attach_that_fails_has_the_first_node_take_it_back() -> None:

@@ -12,6 +12,7 @@ from farbus.model.decision import DeviceView, JobPlacement, PendingJob
 from farbus.model.device import Device, Route, share_id
 from farbus.model.job import DevicePlacement, Requests, TaskPlacement
 from farbus.model.node import Node
+from farbus.model.states import DeviceState
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.queue import validate_job
 from farbus.scheduler.round import decide
@@ -91,11 +92,20 @@ def test_hardware_that_is_leased_under_another_name_is_not_free(
     cluster.machine.check_invariants(now=cluster.now)
     views = cluster.machine.snapshot(cluster.now).devices
     assert [view.free for view in views if view.device in after] == [False] * len(after)
+    # What is leased by its old name is listed by it, and nothing is lost.
+    leased = before[0].id
+    assert {status.device.id: status.state for status in cluster.machine.device_statuses()} == {
+        leased: DeviceState.LEASED,
+        **{device.id: DeviceState.CORDONED for device in after},
+    }
     cluster.tell(cluster.agents["a"].exit("j1", "main.0"))
     cluster.settle()
     cluster.machine.check_invariants(now=cluster.now)
     views = cluster.machine.snapshot(cluster.now).devices
     assert [view.free for view in views if view.device in after] == [True] * len(after)
+    assert {status.device.id: status.state for status in cluster.machine.device_statuses()} == {
+        device.id: DeviceState.FREE for device in after
+    }
 
 
 def test_a_plan_with_a_share_for_who_asks_for_a_whole_gpu_is_refused() -> None:
@@ -122,3 +132,15 @@ def test_shares_that_nobody_can_have_are_refused(gpus: int, milli: int, says: st
     requests = Requests(gpus=gpus, gpu_share_milli=milli)
     with pytest.raises(InvalidInput, match=says):
         validate_job(replace(wanted, groups=(replace(group, requests=requests),)))
+
+
+def test_a_gpu_that_was_offered_in_shares_and_is_at_another_node_now_is_listed_once() -> None:
+    a, b = replace(scripted.node("a"), devices=HALVES), scripted.node("b")
+    cluster = scripted.Cluster(a, b)
+    cluster.join()
+    cluster.agents["a"].node = scripted.node("a")
+    cluster.agents["b"].node = replace(b, devices=(WHOLE,))
+    for agent in cluster.agents.values():
+        cluster.tell(agent.inventory())
+    (status,) = cluster.machine.device_statuses()
+    assert (status.device.id, status.node, status.state) == (WHOLE.id, "b", DeviceState.FREE)

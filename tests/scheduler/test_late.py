@@ -76,7 +76,12 @@ def test_the_job_ends_when_all_that_began_have_ended_well() -> None:
     exits(cluster, "main.0")
     cluster.settle()
     assert cluster.state_of("j1") == "running"
+    # One that waited has the room of the first.
+    assert started(cluster) == ["main.1", "main.2"]
     exits(cluster, "main.1")
+    cluster.settle()
+    assert cluster.state_of("j1") == "running"
+    exits(cluster, "main.2")
     cluster.settle()
     assert cluster.state_of("j1") == "succeeded"
     assert not cluster.machine.late_jobs

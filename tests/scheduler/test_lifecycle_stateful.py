@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from farbus.errors import Conflict, FarbusError, NotFound
-from farbus.model.device import Route
-from farbus.model.job import TaskState, TaskStatus
+from farbus.model.device import Route, whole_of
+from farbus.model.job import Alternative, GroupVariant, TaskState, TaskStatus
 from farbus.model.move import MoveState, NodeMove
 from farbus.model.node import Resources
 from farbus.model.operation import Cordon, CordonKind
@@ -21,7 +21,7 @@ from farbus.model.states import DeviceState
 from farbus.scheduler import events
 from farbus.scheduler.decision_maker import DecisionMaker, DecisionThread
 from farbus.scheduler.room_planner import RoomPlanner
-from tests.scheduler.scripted import HEARTBEAT_S, TTL_S, Cluster, ScriptedAgent, first_fit, job, node
+from tests.scheduler.scripted import HEARTBEAT_S, TTL_S, Cluster, ScriptedAgent, about, job, node
 
 ROUTES = (Route.LOCAL, Route.REMOTE, Route.RECOMPOSED)
 MOVES = (events.DetachDevice, events.AttachDevice)
@@ -47,6 +47,10 @@ class AnyOrder(RuleBasedStateMachine):
         self.cluster.read_chassis()
         self.jobs = 0
         self.answered: list[events.OutcomeArrived] = []
+        self.on_the_way: list[events.Event] = []
+        """What agents have said, and nobody has heard yet."""
+        self.deciding: list[events.Event] = []
+        """What a round, or who makes room, will have decided on the cluster as it was."""
 
     @initialize(
         settled=st.booleans(),
@@ -60,6 +64,8 @@ class AnyOrder(RuleBasedStateMachine):
         self.cluster.looks_at_all = looks_at_all
         self.cluster.unreachable_limit_s = self.cluster.machine.unreachable_limit_s = kept_s
         self.jobs = 4
+        for agent in self.cluster.agents.values():
+            agent.stages = True
         self.cluster.submit(
             job("j1", gpus=1, on="c"),
             job("j2", on="a"),
@@ -90,6 +96,9 @@ class AnyOrder(RuleBasedStateMachine):
         moveable=st.booleans(),
         min_count=st.sampled_from([0, 1]),
         recomposed=st.booleans(),
+        shared=st.sampled_from([False, False, True]),
+        staged=st.booleans(),
+        flavours=st.booleans(),
     )
     def submit(
         self,
@@ -102,6 +111,9 @@ class AnyOrder(RuleBasedStateMachine):
         moveable: bool,
         min_count: int,
         recomposed: bool,
+        shared: bool,
+        staged: bool,
+        flavours: bool,
     ) -> None:
         self.jobs += 1
         if interactive:
@@ -117,7 +129,15 @@ class AnyOrder(RuleBasedStateMachine):
                 priority=priority,
                 routes=ROUTES if recomposed else ROUTES[:2],
             )
-            new = msgspec.structs.replace(new, moveable=moveable)
+            new = msgspec.structs.replace(new, moveable=moveable, stage_in="digest" if staged else "")
+            (group,) = new.groups
+            if shared and gpus == 1:
+                halves = msgspec.structs.replace(group.requests, gpu_share_milli=500)
+                new = msgspec.structs.replace(new, groups=(msgspec.structs.replace(group, requests=halves),))
+            elif flavours:
+                fewer = msgspec.structs.replace(group.requests, gpus=max(0, gpus - 1))
+                variant = GroupVariant(name=group.name, requests=fewer, routes=group.routes)
+                new = msgspec.structs.replace(new, alternatives=(Alternative(name="small", groups=(variant,)),))
         self.cluster.submit(new)
 
     @rule(jobs=st.sampled_from([None, None, 1, 2]), devices=st.sampled_from([None, None, 1, 2]))
@@ -125,14 +145,16 @@ class AnyOrder(RuleBasedStateMachine):
         quota = Quota(jobs=jobs, devices=devices)
         self.cluster.tell(events.RulesChanged(rules=Rules(quota=quota, preemption=True, preemption_min_run_s=0.0)))
 
-    @rule(moving=st.booleans(), data=st.data())
-    def make_room(self, moving: bool, data: st.DataObject) -> None:
+    @rule(moving=st.booleans(), at_once=st.booleans(), data=st.data())
+    def make_room(self, moving: bool, at_once: bool, data: st.DataObject) -> None:
         """Jobs are preempted, or moved at an operator's wish, for one that waits."""
         cluster = self.cluster
         waiting = sorted(cluster.machine.queue)
         if not waiting:
             return
-        planner = RoomPlanner(cluster.machine, DecisionMaker(DecisionThread(first_fit)), lambda: cluster.now)
+        planner = RoomPlanner(
+            cluster.machine, DecisionMaker(DecisionThread(cluster.decision_maker)), lambda: cluster.now
+        )
         plan: events.RoomPlanned | None = None
         if moving:
             with contextlib.suppress(NotFound, Conflict):
@@ -141,7 +163,9 @@ class AnyOrder(RuleBasedStateMachine):
             cluster.tell(events.RulesChanged(rules=Rules(preemption=True, preemption_min_run_s=0.0)))
             plan = asyncio.run(planner.preempt(waiting))
         if plan is not None:
-            cluster.tell(plan)
+            self.deciding.append(plan)
+            if at_once:
+                self.decided()
 
     @precondition(lambda self: self.cluster.round_asked)
     @rule()
@@ -155,12 +179,29 @@ class AnyOrder(RuleBasedStateMachine):
         cluster = self.cluster
         cluster.round_asked = False
         snapshot, pending, generation = cluster.machine.round_input(cluster.now)
-        decision = first_fit(snapshot, pending)
+        decision = cluster.decision_maker(snapshot, pending)
         if cluster.agents[name].session:
             cluster.lose(name)
         else:
             cluster.join(name)
         cluster.tell(events.RoundDecided(decision=decision, generation=generation))
+
+    @precondition(lambda self: self.cluster.round_asked)
+    @rule()
+    def begin_to_decide(self) -> None:
+        """A round takes its time: anything happens between its snapshot and its decision."""
+        cluster = self.cluster
+        cluster.round_asked = False
+        snapshot, pending, generation = cluster.machine.round_input(cluster.now)
+        self.deciding.append(
+            events.RoundDecided(decision=cluster.decision_maker(snapshot, pending), generation=generation)
+        )
+
+    @precondition(lambda self: self.deciding)
+    @rule()
+    def decided(self) -> None:
+        while self.deciding:
+            self.cluster.tell(self.deciding.pop(0))
 
     def busy(self, index: int) -> ScriptedAgent:
         """Choose among the agents that have something to do."""
@@ -183,6 +224,25 @@ class AnyOrder(RuleBasedStateMachine):
             self.answered.append(outcome)
             self.cluster.tell(outcome)
             self.cluster.tell(outcome)
+
+    @precondition(has_work)
+    @rule(index=INDEX, position=st.integers(0, 3))
+    def work_unheard(self, index: int, position: int) -> None:
+        """A command is carried out, whatever came before it for other leases and tasks; the answer takes its time."""
+        agent = self.busy(index)
+        command = agent.inbox[position % len(agent.inbox)]
+        command = next(each for each in agent.inbox if about(each) == about(command))
+        agent.inbox.remove(command)
+        outcome = agent.do(command)
+        if outcome is not None:
+            self.on_the_way.append(outcome)
+
+    @precondition(lambda self: self.on_the_way)
+    @rule(data=st.data())
+    def hear(self, data: st.DataObject) -> None:
+        said = data.draw(st.sampled_from(self.on_the_way))
+        self.on_the_way.remove(said)
+        self.cluster.tell(said)
 
     @precondition(lambda self: self.answered)
     @rule(data=st.data())
@@ -227,6 +287,35 @@ class AnyOrder(RuleBasedStateMachine):
                     self.cluster.lose(name)  # a report is only lost with its session
                 return
 
+    @rule(name=NAMES, begins=st.booleans())
+    def files_arrive(self, name: str, begins: bool) -> None:
+        """A program that waited for its files begins, or never will: they could not be fetched."""
+        agent = self.cluster.agents[name]
+        for (job_id, task), status in agent.tasks.items():
+            if status.unstarted and status.state is TaskState.RUNNING:
+                now = msgspec.structs.replace(status, unstarted=False)
+                if not begins:
+                    now = msgspec.structs.replace(status, state=TaskState.EXITED, exit_code=1, reason="no files")
+                agent.tasks[job_id, task] = now
+                if agent.session:
+                    report = events.TaskReported(node=name, session=agent.session, job_id=job_id, status=now)
+                    self.cluster.tell(report)
+                return
+
+    @rule(name=NAMES)
+    def end_a_client_side(self, name: str) -> None:
+        """A node can't keep up its side of a task: what it used is gone."""
+        agent = self.cluster.agents[name]
+        if agent.session and agent.client_side:
+            job_id, task = sorted(agent.client_side)[0]
+            del agent.client_side[job_id, task]
+            self.cluster.tell(
+                events.LeaseEndedByNode(
+                    node=name, session=agent.session, lease_id="", device_side=False, reason="its peer is silent",
+                    job_id=job_id, task=task,
+                )
+            )  # fmt: skip
+
     @rule(name=NAMES)
     def end_a_lease(self, name: str) -> None:
         agent = self.cluster.agents[name]
@@ -244,7 +333,7 @@ class AnyOrder(RuleBasedStateMachine):
         """A node answers, reports and ends what is another node's: nothing changes."""
         cluster, machine = self.cluster, self.cluster.machine
         session = cluster.agents[liar].session
-        if not session:
+        if not session or cluster.unwritten is not None:
             return
         before = len(cluster.sent), dict(cluster.memory.jobs), dict(cluster.memory.leases)
         for command_id, key in machine.steps.outstanding().items():
@@ -304,26 +393,74 @@ class AnyOrder(RuleBasedStateMachine):
             self.cluster.lose(name)
         agent.die()
 
-    @rule(name=NAMES)
-    def come_back(self, name: str) -> None:
+    @rule(name=NAMES, divides=st.sampled_from([None, None, False, True]))
+    def come_back(self, name: str, divides: bool | None) -> None:
+        """It has a new session; where it was started anew, its GPUs may be offered otherwise since."""
+        agent = self.cluster.agents[name]
+        agent.divides = agent.divides if divides is None else divides
         self.cluster.join(name)
 
-    @rule()
-    def restart_scheduler(self) -> None:
-        self.cluster.restart()
+    @rule(boots=st.booleans())
+    def restart_scheduler(self, boots: bool) -> None:
+        if boots:
+            self.cluster.reboot()
+        else:
+            self.cluster.restart()
         self.answered.clear()
+        self.deciding.clear()
+
+    @precondition(lambda self: self.cluster.unwritten is None)
+    @rule()
+    def the_disk_is_slow(self) -> None:
+        """From now on nothing is written at once, so nothing is sent; a kill finds the ledger where it was."""
+        self.cluster.unwritten = []
+
+    @precondition(lambda self: self.cluster.unwritten is not None)
+    @rule(most=st.sampled_from([1, 2, None, None]))
+    def write_down(self, most: int | None) -> None:
+        self.cluster.write_down(most)
 
     @precondition(lambda self: self.jobs)
-    @rule(data=st.data())
-    def cancel(self, data: st.DataObject) -> None:
-        number = data.draw(st.integers(1, self.jobs))
-        self.cluster.tell(events.JobCancelled(job_id=f"j{number}", reason="cancelled"))
+    @rule(data=st.data(), released=st.booleans(), code=st.sampled_from([None, 0, 1]))
+    def cancel(self, data: st.DataObject, released: bool, code: int | None) -> None:
+        job_id = f"j{data.draw(st.integers(1, self.jobs))}"
+        record = self.cluster.machine.jobs.get(job_id)
+        if released and record is not None and record.job.interactive:
+            self.cluster.tell(events.JobCancelled(job_id=job_id, reason="", released=True, exit_code=code))
+        else:
+            self.cluster.tell(events.JobCancelled(job_id=job_id, reason="cancelled"))
 
     @rule(device=DEVICES, to=st.sampled_from(["", "a", "b", "c"]), dry_run=st.booleans())
     def move(self, device: str, to: str, dry_run: bool) -> None:
         """An operator has a device moved, where that is not refused."""
         with contextlib.suppress(FarbusError):
             self.cluster.move(device, to, dry_run=dry_run)
+
+    @precondition(lambda self: self.cluster.machine.moves)
+    @rule(data=st.data())
+    def call_off(self, data: st.DataObject) -> None:
+        move_id = data.draw(st.sampled_from(sorted(self.cluster.machine.moves)))
+        if not self.cluster.machine.moves[move_id].move.dry_run:
+            self.cluster.tell(events.MoveCancelled(move_id=move_id, by="ann"))
+
+    @rule(name=NAMES, device=DEVICES, tells=st.booleans())
+    def move_locally(self, name: str, device: str, tells: bool) -> None:
+        """An operator takes a device from a node by hand, or to it, as its agent and, if it hears it, the scheduler
+        let him."""
+        agent, machine = self.cluster.agents[name], self.cluster.machine
+        held = [leased.device for lease in agent.device_side.values() for leased in lease.devices]
+        if any(whole_of(each) == device for each in held) or agent.late:
+            return
+        for status in machine.device_statuses() if agent.session else ():
+            taken = status.lease or status.used_by or status.move or status.kept_for
+            if whole_of(status.device.id) == device and taken:
+                return
+        # What is being done to it is done by one at a time.
+        if any(getattr(command, "device", "") == device for command in agent.inbox):
+            return
+        agent.move_locally(device)
+        if agent.session and tells:
+            self.cluster.tell(agent.inventory())
 
     @rule()
     def read_chassis(self) -> None:
@@ -364,8 +501,14 @@ class AnyOrder(RuleBasedStateMachine):
         self.cluster.pass_time(seconds)
 
     @invariant()
+    def nobody_was_to_get_what_somebody_has(self) -> None:
+        assert not self.cluster.faults
+
+    @invariant()
     def the_ledger_agrees_with_the_machine(self) -> None:
         machine, memory = self.cluster.machine, self.cluster.memory
+        if self.cluster.unwritten is not None:
+            return
         assert set(memory.leases) == set(machine.leases)
         assert set(memory.jobs) == set(machine.jobs)
         assert {move.id: move for move in memory.live_moves()} == {
@@ -377,6 +520,18 @@ class AnyOrder(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Everything works from now on: every job ends or runs, and nothing is left over."""
         cluster = self.cluster
+        if cluster.unwritten is not None:
+            cluster.write_down()
+        self.decided()
+        for said in self.on_the_way:
+            cluster.tell(said)
+        for name, agent in cluster.agents.items():
+            agent.stages = False
+            while any(status.unstarted and status.state is TaskState.RUNNING for status in agent.tasks.values()):
+                self.files_arrive(name, begins=True)
+            if agent.divides:
+                agent.divides = False
+                cluster.join(name)
         cluster.tell(events.RulesChanged(rules=Rules()))
         for kind, name in list(cluster.memory.cordons):
             cluster.tell(events.Uncordoned(kind=kind, name=name))
@@ -420,11 +575,14 @@ class AnyOrder(RuleBasedStateMachine):
             assert record.used == Resources()
             assert record.reserved == Resources()
             assert not record.strays
-        assert len(cluster.ended) + len(waiting) == self.jobs
+        # What was submitted and not written down before a kill nobody was told to be submitted.
+        assert cluster.ended.keys() | waiting.keys() == cluster.memory.seen
 
     def settle_moves(self) -> None:
         """Nobody is on the way any more; what is stuck or free is brought to a node, and every device is at one."""
         cluster = self.cluster
+        for name in cluster.agents:
+            cluster.tell(cluster.agents[name].inventory())
         cluster.read_chassis()
         assert all(record.move.state is MoveState.STUCK for record in cluster.machine.moves.values())
         for device, node_name in self.fabric.at.items():
@@ -441,6 +599,10 @@ class AnyOrder(RuleBasedStateMachine):
                 device for device, node_name in self.fabric.at.items() if node_name == agent.name
             }
         for status in cluster.machine.device_statuses():
+            if status.device.share_milli:
+                # Its GPU went by hand from a node that had divided it, and that one offers none of it.
+                assert status.state is DeviceState.LOST
+                continue
             assert status.node == self.fabric.at[status.device.id], status
             assert status.state in (DeviceState.FREE, DeviceState.LEASED), status
         cluster.settle()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from farbus.model.node import Resources
 from farbus.model.operation import Cordon, CordonKind
 from farbus.model.states import DeviceState, NodeState
 from farbus.scheduler import events
@@ -172,7 +173,7 @@ def evict(cluster: Cluster, name: str) -> None:
     cluster.settle()
 
 
-def half_done() -> Cluster:
+def half_done(*, lost: str = "") -> Cluster:
     """A job of two tasks: that on node c, with the GPU of node a, has ended well; that on node b goes on."""
     cluster = Cluster(node("a", 1), node("b"), node("c"))
     cluster.join()
@@ -181,18 +182,22 @@ def half_done() -> Cluster:
     parts[1] = msgspec.structs.replace(parts[1], requests=job(gpus=1).groups[0].requests)
     cluster.submit(msgspec.structs.replace(job(), groups=tuple(parts)))
     cluster.settle()
+    if lost:
+        cluster.lose(lost)
     cluster.tell(cluster.agents["c"].exit("j1", "on-c.0"))
     cluster.settle()
     assert cluster.state_of("j1") == "running"
     return cluster
 
 
-@pytest.mark.parametrize("name", ["a", "c"])
+@pytest.mark.parametrize("name", ["", "a", "c"])
 def test_a_job_gives_back_what_a_task_had_that_has_ended_well_and_goes_on(name: str) -> None:
     cluster = half_done()
-    evict(cluster, name)
+    if name:
+        evict(cluster, name)
     assert cluster.state_of("j1") == "running"
     assert not cluster.machine.leases
+    assert cluster.machine.nodes["c"].used == Resources()
     for node_name in ("a", "c"):
         agent = cluster.agents[node_name]
         assert not agent.device_side
@@ -202,7 +207,11 @@ def test_a_job_gives_back_what_a_task_had_that_has_ended_well_and_goes_on(name: 
     cluster.restart()
     cluster.join()
     cluster.settle()
-    assert not cluster.machine.jobs_of_node[name]
+    if not name:
+        # Others have it meanwhile.
+        cluster.submit(job("j2", gpus=1, on="c", cpu_milli=4000))
+        cluster.settle()
+        assert cluster.state_of("j2") == "running"
     cluster.tell(cluster.agents["b"].exit("j1", "on-b.0"))
     cluster.settle()
     assert cluster.state_of("j1") == "succeeded"
@@ -213,8 +222,7 @@ def test_a_job_gives_back_what_a_task_had_that_has_ended_well_and_goes_on(name: 
 
 
 def test_what_a_task_had_that_has_ended_well_is_given_back_once_its_node_is_there_again() -> None:
-    cluster = half_done()
-    cluster.lose("a")
+    cluster = half_done(lost="a")
     evict(cluster, "a")
     assert cluster.machine.jobs_of_node["a"] == {"j1"}
     cluster.join("a")

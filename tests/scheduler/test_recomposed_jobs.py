@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import msgspec
 import pytest
 
+from farbus.api.identity import Identity, Role
+from farbus.cli.tables import DEVICE_COLUMNS
 from farbus.errors import Conflict
 from farbus.model.device import Route
 from farbus.model.job import Job
@@ -16,6 +21,7 @@ from farbus.scheduler import events
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.move_requests import plan_move
 from farbus.scheduler.round import decide
+from farbus.scheduler.service import ClusterService
 from tests.scheduler.scripted import TTL_S, Cluster, job, node
 
 MOVED = "GPU-a-0"
@@ -231,6 +237,46 @@ def test_what_has_come_is_kept_for_its_job_while_another_device_is_on_its_way(re
     assert cluster.state_of("j2") == "queued"
     assert cluster.state_of("j1") == "running"
     assert {device(cluster, name)[1] for name in ("GPU-a-0", "GPU-a-1")} == {DeviceState.LEASED}
+
+
+async def test_listings_tell_for_whom_what_has_come_is_kept() -> None:
+    cluster = cabled(gpus=2)
+    placed(cluster, job("j1", gpus=2, on="b", routes=ROUTES))
+    cluster.step("a")
+    cluster.step("b")
+    engine: Any = SimpleNamespace(machine=cluster.machine)
+    relay: Any = None
+    service = ClusterService(engine, relay, next_job=1, lease_ttl_s=TTL_S, now=lambda: cluster.now)
+    told = {}
+    for user in ("ada", "bob"):
+        statuses = await service.list_devices(Identity(name=user, role=Role.USER))
+        (come,) = (status for status in statuses if status.kept_for)
+        (used_by,) = (column for column in DEVICE_COLUMNS if column.title == "USED BY")
+        told[user] = come.node, come.state, come.kept_for, used_by.cell(come)
+    assert told == {
+        "ada": ("b", DeviceState.FREE, "job j1 of ada", "kept for job j1 of ada"),
+        "bob": ("b", DeviceState.FREE, "another user", "kept for another user"),
+    }
+    cluster.settle()
+    assert not any(status.kept_for for status in cluster.machine.device_statuses())
+
+
+def test_what_is_made_of_a_gpu_that_came_for_a_job_is_kept_with_it() -> None:
+    cluster = cabled(gpus=2)
+    placed(cluster, job("j1", gpus=2, on="b", routes=ROUTES))
+    cluster.step("a")
+    cluster.step("b")
+    (come,) = (name for name, device in cluster.machine.devices.items() if device.reserved)
+    # Node b divides its GPUs.
+    there = cluster.agents["b"]
+    (whole,) = there.node.devices
+    shares = tuple(msgspec.structs.replace(whole, id=f"{come}/{number}", share_milli=500) for number in (1, 2))
+    there.node = msgspec.structs.replace(there.node, devices=shares)
+    cluster.tell(there.inventory())
+    assert [status.kept_for for status in cluster.machine.device_statuses() if status.device.share_milli] == [
+        "job j1 of ada"
+    ] * 2
+    assert not any(cluster.machine.is_free(cluster.machine.devices[share.id]) for share in shares)
 
 
 def test_what_has_come_for_a_job_that_is_cancelled_meanwhile_is_free() -> None:

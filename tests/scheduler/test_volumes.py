@@ -7,14 +7,17 @@ import pytest
 
 from farbus.errors import Conflict, InvalidInput, NotFound, Unavailable, Unsatisfiable
 from farbus.model.device import Device, DeviceKind, Route
+from farbus.model.job import StorageRequest
 from farbus.model.move import MoveRequest
 from farbus.model.states import DeviceState, JobState, VolumeState
-from farbus.model.volume import StorageUse
+from farbus.model.volume import StorageUse, VolumePart
 from farbus.scheduler import events
+from farbus.scheduler.decision_maker import decision_maker
 from farbus.scheduler.move_requests import plan_move
 from farbus.scheduler.steps import GROW_DEADLINE_S
 from farbus.scheduler.volume_plans import check_resize
 from tests.scheduler.scripted import GIB, Cluster, node, storing
+from tests.scheduler.test_stored_jobs import stored
 
 
 def cluster_of(*nodes: object) -> Cluster:
@@ -531,14 +534,61 @@ def test_a_part_of_which_its_node_says_no_more_is_removed_alone() -> None:
 
 
 def test_what_was_promised_to_others_is_not_adopted() -> None:
-    cluster = orphaned(*TWO, node="b")
+    cluster = made(*TWO, node="b")
+    there = cluster.agents["b"]
+    before, there.parts = there.node, {}
+    plain = tuple(device for device in before.devices if device.kind is DeviceKind.NVME)
+    cluster.lose("b")
+    cluster.tell(events.NodeForgotten(node="b", reason="off"))
+    cluster.tell(events.VolumeDeletionAsked(name="data", by="ada"))
+    there.node = msgspec.structs.replace(before, devices=plain)
+    cluster.join("b")
     cluster.create("other", 95 * GIB, node="b")
     cluster.settle()
+    # Its volume group is found late.
+    report(cluster, "b", *(device for device in before.devices if device.kind is DeviceKind.VOLUME))
+    there.parts["VOL-data:0"] = VolumePart(volume="data", part=0, size_bytes=10 * GIB, drives=("NVME-b-0",))
     with pytest.raises(Conflict, match="10 GiB of drive NVME-b-0 on node b would be its, and 5 GiB are not promised"):
         cluster.adopt()
     cluster.adopt(remove=True)
     cluster.settle()
     assert [status.name for status in cluster.machine.volume_statuses()] == ["other"]
+
+
+def test_what_nobody_knows_is_promised_to_nobody() -> None:
+    cluster = orphaned(*TWO, node="b")
+    with pytest.raises(Unsatisfiable, match="no drives with so much free now; the most would be 90 GiB"):
+        cluster.create("other", 95 * GIB, node="b")
+    room = StorageRequest(name="tmp", size_bytes=95 * GIB, routes=(Route.LOCAL, Route.REMOTE))
+    cluster.decision_maker = decision_maker("")
+    cluster.agents["a"].node = node("a")
+    cluster.tell(cluster.agents["a"].inventory())
+    cluster.submit(stored("j1", room, on="c"))
+    cluster.settle()
+    assert cluster.state_of("j1") == "queued"
+    cluster.create("other", 90 * GIB, node="b")
+    cluster.settle()
+    # Also while it is wiped; then it is anybody's.
+    cluster.agents["b"].refuses[events.RemoveVolume] = "it is open"
+    cluster.adopt(remove=True)
+    cluster.settle()
+    with pytest.raises(Unsatisfiable):
+        cluster.create("third", 5 * GIB, node="b")
+    cluster.agents["b"].refuses.clear()
+    cluster.pass_time(60)
+    cluster.settle()
+    cluster.create("third", 5 * GIB, node="b")
+
+
+def test_more_parts_than_a_drive_holds_leave_none_of_it() -> None:
+    cluster = made(*TWO, node="b")
+    told = {"parts": "1", "drives": "NVME-b-0"}
+    huge = Device(id="VOL-x:0", kind=DeviceKind.VOLUME, model="volume", memory_bytes=2**50, attributes=told)
+    report(cluster, "b", huge)
+    with pytest.raises(Unsatisfiable, match="has no drives for that now"):
+        cluster.create("other", GIB, node="b")
+    with pytest.raises(Unsatisfiable, match="can give 0 B of it at most"):
+        check_resize(cluster.machine, cluster.machine.volumes["data"], 20 * GIB)
 
 
 def report(cluster: Cluster, name: str, *devices: Device) -> None:

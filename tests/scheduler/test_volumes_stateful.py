@@ -15,7 +15,7 @@ from farbus.model.states import JobState, VolumeState
 from farbus.scheduler import events
 from farbus.scheduler.decision_maker import decision_maker
 from farbus.scheduler.volume_plans import check_resize
-from tests.scheduler.scripted import GIB, TTL_S, Cluster, node, storing
+from tests.scheduler.scripted import GIB, TTL_S, Cluster, about, node, storing
 from tests.scheduler.test_stored_jobs import stored
 
 VOLUMES = st.sampled_from(["data", "more"])
@@ -198,6 +198,28 @@ class AnyOrder(RuleBasedStateMachine):
     def restart(self) -> None:
         self.cluster.restart()
 
+    @precondition(lambda self: self.cluster.unwritten is None)
+    @rule()
+    def the_disk_is_slow(self) -> None:
+        """From now on nothing is written at once, so nothing is sent; a kill finds the ledger where it was."""
+        self.cluster.unwritten = []
+
+    @precondition(lambda self: self.cluster.unwritten is not None)
+    @rule(most=st.sampled_from([1, 2, None, None]))
+    def write_down(self, most: int | None) -> None:
+        self.cluster.write_down(most)
+
+    @rule(name=NODES, position=st.integers(0, 3))
+    def step_out_of_order(self, name: str, position: int) -> None:
+        """What is asked of different things is done in any order."""
+        agent = self.cluster.agents[name]
+        if agent.inbox:
+            command = agent.inbox[position % len(agent.inbox)]
+            first = next(each for each in agent.inbox if about(each) == about(command))
+            agent.inbox.remove(first)
+            agent.inbox.insert(0, first)
+            self.cluster.step(name)
+
     @rule(seconds=st.sampled_from([1.0, TTL_S, 3 * TTL_S]))
     def pass_time(self, seconds: float) -> None:
         self.cluster.pass_time(seconds)
@@ -211,6 +233,8 @@ class AnyOrder(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Once everybody is back and nobody wants anything any more, nothing is left."""
         cluster = self.cluster
+        if cluster.unwritten is not None:
+            cluster.write_down()
         for agent in cluster.agents.values():
             agent.refuses.clear()
             if not agent.session:

@@ -71,7 +71,7 @@ class PoolReach(_message.Message):
     def __init__(self, pool: _Optional[str] = ..., attach_s: _Optional[float] = ...) -> None: ...
 
 class DeviceStatus(_message.Message):
-    __slots__ = ("device", "node", "state", "epoch", "lease", "job", "used_by", "cordon", "trouble", "chassis", "move")
+    __slots__ = ("device", "node", "state", "epoch", "lease", "job", "used_by", "cordon", "trouble", "chassis", "move", "kept_for")
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -83,6 +83,7 @@ class DeviceStatus(_message.Message):
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
     CHASSIS_FIELD_NUMBER: _ClassVar[int]
     MOVE_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FOR_FIELD_NUMBER: _ClassVar[int]
     device: Device
     node: str
     state: str
@@ -94,7 +95,8 @@ class DeviceStatus(_message.Message):
     trouble: str
     chassis: str
     move: str
-    def __init__(self, device: _Optional[_Union[Device, _Mapping]] = ..., node: _Optional[str] = ..., state: _Optional[str] = ..., epoch: _Optional[int] = ..., lease: _Optional[str] = ..., job: _Optional[str] = ..., used_by: _Optional[str] = ..., cordon: _Optional[str] = ..., trouble: _Optional[str] = ..., chassis: _Optional[str] = ..., move: _Optional[str] = ...) -> None: ...
+    kept_for: str
+    def __init__(self, device: _Optional[_Union[Device, _Mapping]] = ..., node: _Optional[str] = ..., state: _Optional[str] = ..., epoch: _Optional[int] = ..., lease: _Optional[str] = ..., job: _Optional[str] = ..., used_by: _Optional[str] = ..., cordon: _Optional[str] = ..., trouble: _Optional[str] = ..., chassis: _Optional[str] = ..., move: _Optional[str] = ..., kept_for: _Optional[str] = ...) -> None: ...
 
 class Link(_message.Message):
     __slots__ = ("name", "speed_mbit_s")

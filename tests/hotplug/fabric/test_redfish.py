@@ -463,6 +463,44 @@ def test_a_device_that_shares_what_stands_for_it_takes_no_other_along(style: Red
     virtually(ask())
 
 
+def with_slashes(request: Request, reply: Reply) -> Reply:
+    """Have each link to what is a member of a collection end in a slash, which the members' own names do not."""
+
+    def change(value: Any, *, inside: bool = False) -> Any:
+        if isinstance(value, list):
+            return [change(each, inside=inside) for each in value]
+        if not isinstance(value, dict):
+            return value
+        if inside and value.keys() == {"@odata.id"}:
+            return {"@odata.id": value["@odata.id"] + "/"}
+        return {
+            key: change(each, inside=inside or key in ("Links", "ConnectedEntities", "ComputerSystems"))
+            for key, each in value.items()
+        }
+
+    if request.method != "GET" or not reply.body:
+        return reply
+    return Reply(reply.status, reply.headers, msgspec.json.encode(change(msgspec.json.decode(reply.body))))
+
+
+@pytest.mark.parametrize("style", list(RedfishStyle))
+def test_a_link_that_ends_in_a_slash_is_to_the_same_resource(style: RedfishStyle) -> None:
+    async def ask() -> None:
+        bed = Bed(":memory:", chassis_config(tasks=False))
+        async with bed.running():
+            driver = driver_of(bed, with_slashes, style=style)
+            view = await driver.read()
+            plain = await driver_of(bed, lambda _, reply: reply, style=style).read()
+            assert view.devices == plain.devices
+            assert view.device(gpu(0)).port == "30h"
+            assert await driver.ask_unassign(view.device(gpu(0))) == Answer(True)
+            assert bed.ports()[gpu(0)] == ""
+            assert await driver.ask_assign((await driver.read()).device(gpu(0)), "31h") == Answer(True)
+            assert bed.ports()[gpu(0)] == "31h"
+
+    virtually(ask())
+
+
 def test_a_connection_that_leads_elsewhere_by_now_is_left_alone() -> None:
     async def ask() -> None:
         bed = Bed(":memory:", chassis_config())
