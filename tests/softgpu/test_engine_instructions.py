@@ -448,6 +448,24 @@ def test_minimum_and_maximum_of_three(op: str, modifiers: str) -> None:
     assert_same_floats(got, run(two, "f32", [run(two, "f32", columns[:2]), columns[2]]))
 
 
+@pytest.mark.parametrize("op", ["min", "max"])
+@pytest.mark.parametrize("modifiers", ["", ".NaN", ".ftz", ".ftz.NaN"])
+@pytest.mark.parametrize("kind", ["f32", "f16", "bf16", "f16x2", "bf16x2"])
+def test_magnitudes_with_the_product_of_both_signs(op: str, modifiers: str, kind: str) -> None:
+    """As two magnitudes, of which the tests above are sure, with the signs' exclusive or (Triton's clamp)."""
+    register = kind if kind in NUMPY else f"b{16 if kind == 'bf16' else 32}"
+    columns = grid_of([register] * 2, f"signs {kind}")
+    got = run(
+        module_of(f"{op}{modifiers}.xorsign.abs.{kind} %d, %s0, %s1", register, [register] * 2), register, columns
+    )
+    bits = [column.view(UNSIGNED[bits_of(register)]) for column in columns]
+    signs = UNSIGNED[bits_of(register)](0x80008000 if kind.endswith("x2") else 1 << bits_of(register) - 1)
+    plain = module_of(f"{op}{modifiers}.{kind} %d, %s0, %s1", register, [register] * 2)
+    magnitudes = run(plain, register, [(word & ~signs).view(NUMPY[register]) for word in bits])
+    expected = magnitudes.view(bits[0].dtype) | (bits[0] ^ bits[1]) & signs
+    np.testing.assert_array_equal(got.view(bits[0].dtype), expected)
+
+
 @pytest.mark.parametrize("operation", ["add", "sub.rz", "add.sat", "fma.rn"])
 @pytest.mark.parametrize("narrow", ["f16", "bf16"])
 def test_mixed_precision_is_that_of_f32(operation: str, narrow: str) -> None:
@@ -770,6 +788,20 @@ def test_constants_that_are_none(text: str) -> None:
 """
     with pytest.raises(EngineError):
         Module(ptx)
+
+
+def test_a_list_of_registers_has_names_of_its_own() -> None:
+    """Beside `a<2>` there may be an `a`, before and behind it (Triton's conversions of 8-bit floats)."""
+    ptx = module_of(
+        "{ .reg .b32 a, b<2>; .reg .b16 a<2>; .reg .b32 b; mov.b32 a, %s0; mov.b32 {a0, a1}, a; mov.b32 b, {a1, a0};"
+        " add.u32 b1, a, b; mov.b32 %d, b1; }",
+        "u32",
+        ["u32"],
+    )
+    values = np.array([0x00010002, 0x12345678, 0xFFFF0000], np.uint32)
+    np.testing.assert_array_equal(
+        run(ptx, "u32", [values]), values + (values << np.uint32(16) | values >> np.uint32(16))
+    )
 
 
 def test_elements_of_arrays_by_their_index() -> None:

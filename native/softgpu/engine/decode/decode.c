@@ -124,6 +124,51 @@ static bool decode_three_inputs(struct decoder *decoder)
 	return true;
 }
 
+/* min and max with .xorsign.abs choose among the magnitudes, and give what they chose the
+ * sign that the inputs' signs make by an exclusive or. */
+static bool decode_magnitudes(struct decoder *decoder)
+{
+	struct statement *statement = decoder->statement;
+	const struct modifier *type = &statement->modifiers[statement->modifier_count - 1];
+	unsigned bytes = statement->types[0].bytes;
+	int32_t sources[2], magnitudes[2], sign, dst;
+	struct instruction *instruction;
+
+	if ((!statement_is(statement, "min") && !statement_is(statement, "max")) ||
+	    !statement_has(statement, "xorsign") || !statement_has(statement, "abs") ||
+	    statement->operand_count != 3 || statement->type_count != 1 ||
+	    !strchr("fhxy", statement->types[0].kind) || bytes > 4)
+		return false;
+	for (unsigned k = 0; k < 2; k++) {
+		sources[k] = decode_source(decoder, &statement->operands[k + 1], bytes);
+		magnitudes[k] = decode_slot(decoder, bytes);
+		instruction = decode_emitf(decoder, "abs.%.*s", (int)type->length, type->text);
+		instruction->dst = magnitudes[k];
+		instruction->a = sources[k];
+	}
+	sign = decode_slot(decoder, bytes);
+	instruction = decode_emitf(decoder, "xor.b%u", 8 * bytes);
+	instruction->dst = sign;
+	instruction->a = sources[0];
+	instruction->b = sources[1];
+	instruction = decode_emitf(decoder, "and.b%u", 8 * bytes);
+	instruction->dst = instruction->a = sign;
+	instruction->b = decode_constant(decoder, bytes, bytes == 2		      ? 0x8000
+							 : statement->types[0].kind == 'f' ? 0x80000000
+											   : 0x80008000);
+	dst = decode_destination(decoder, &statement->operands[0], bytes);
+	instruction = decode_emitf(decoder, "%s%s%s.%.*s", statement->opcode,
+				   statement_has(statement, "ftz") ? ".ftz" : "",
+				   statement_has(statement, "NaN") ? ".NaN" : "", (int)type->length, type->text);
+	instruction->dst = dst;
+	instruction->a = magnitudes[0];
+	instruction->b = magnitudes[1];
+	instruction = decode_emitf(decoder, "or.b%u", 8 * bytes);
+	instruction->dst = instruction->a = dst;
+	instruction->b = sign;
+	return true;
+}
+
 /* add, sub and fma of mixed precision (PTX 8.6: add.f32.f16): the narrow inputs become f32,
  * exactly, and the rest of the statement is that of f32. */
 static void widen_inputs(struct decoder *decoder)
@@ -158,7 +203,7 @@ void decode_plain(struct decoder *decoder)
 	struct instruction *instruction;
 	int32_t dst;
 
-	if (decode_three_inputs(decoder))
+	if (decode_three_inputs(decoder) || decode_magnitudes(decoder))
 		return;
 	widen_inputs(decoder);
 	form = decode_find_form(decoder, true);

@@ -19,6 +19,18 @@ struct symbol *decode_add_symbol(struct decoder *decoder, const char *name, uint
 	return symbol;
 }
 
+/* A list of registers and a name that is spelt as it are two: ".reg .b32 a; .reg .f16 a<2>;"
+ * are a, a0 and a1. */
+static struct symbol *find_spelling(struct decoder *decoder, const char *name, uint32_t length,
+				    bool list)
+{
+	struct symbol *symbol = name_map_get(&decoder->symbol_names, name, length);
+
+	while (symbol && (symbol->kind == SYMBOL_REGISTER_ARRAY) != list)
+		symbol = symbol->shadowed;
+	return symbol;
+}
+
 /* "%r12" is element 12 of ".reg .b32 %r<100>": try each split into name and
  * number, the longest name first. */
 static struct symbol *find_array_element(struct decoder *decoder, const char *name,
@@ -34,8 +46,8 @@ static struct symbol *find_array_element(struct decoder *decoder, const char *na
 			break;
 		number += (uint64_t)(c - '0') * scale;
 		scale *= 10;
-		symbol = name_map_get(&decoder->symbol_names, name, length - digits);
-		if (symbol && symbol->kind == SYMBOL_REGISTER_ARRAY && number < symbol->count) {
+		symbol = find_spelling(decoder, name, length - digits, true);
+		if (symbol && number < symbol->count) {
 			*slot = symbol->slot + (int32_t)number * (symbol->bytes
 				? symbol->bytes * WARP_LANES : 4);
 			return symbol;
@@ -47,9 +59,9 @@ static struct symbol *find_array_element(struct decoder *decoder, const char *na
 struct symbol *decode_find_symbol(struct decoder *decoder, const char *name, uint32_t length,
 				  int32_t *slot)
 {
-	struct symbol *symbol = name_map_get(&decoder->symbol_names, name, length);
+	struct symbol *symbol = find_spelling(decoder, name, length, false);
 
-	if (symbol && symbol->kind != SYMBOL_REGISTER_ARRAY) {
+	if (symbol) {
 		*slot = symbol->slot;
 		return symbol;
 	}
