@@ -501,7 +501,8 @@ def _variant(changes: TaskChanges, task: TaskTable, group: str, field: str) -> G
     given = {key: value for key, value in msgspec.structs.asdict(changes.resources).items() if value is not None}
     if given.get("gpus") == 0:
         # What is said of GPUs goes with them.
-        given = {"gpu_memory": 0, "gpu_model": "", "gpu_share": 0, "gpu_span": False, **given}
+        of_gpus = {"gpu_memory": 0, "gpu_model": "", "gpu_share": 0, "gpu_span": False, "remote_network": None}
+        given = {**of_gpus, **given}
     return GroupVariant(
         name=group,
         requests=convert_requests(msgspec.structs.replace(task.resources, **given), f"{field}.resources."),
