@@ -87,6 +87,20 @@ def test_a_table_that_has_to_be_narrow_is() -> None:
     ]
 
 
+def test_columns_of_wide_that_have_no_room_stand_beneath_behind_their_titles() -> None:
+    lines = text(DEVICES[:1], DEVICE_COLUMNS, 80, wide=True)
+    assert max(map(len, lines)) <= 80
+    assert lines[0] == "NODE                KIND  MODEL                  MEMORY  STATE   USED BY"
+    assert lines[-3:] == [
+        "node-7.example.org  gpu   NVIDIA H100 80GB HBM3  80 GiB  leased  ada on gamma",
+        f"  {UUIDS[0]}",
+        "  JOB j-1  LEASE l-1  EPOCH 0  SOFTWARE no",
+    ]
+    lines = text(DEVICES[:1], DEVICE_COLUMNS, 92, wide=True)
+    assert lines[0].endswith("USED BY       JOB  LEASE")
+    assert lines[-1] == "  EPOCH 0  SOFTWARE no"
+
+
 def test_a_table_that_fits_is_the_same_as_in_a_pipe() -> None:
     shown = [column for column in DEVICE_COLUMNS if not column.wide]
     rows = [[column.cell(value) for column in shown] for value in DEVICES]
