@@ -11,6 +11,7 @@ import datetime
 import math
 import os
 import re
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -270,9 +271,12 @@ def parse_deadline(text: str | int | float, *, what: str) -> tuple[float, float]
         except InvalidInput as error:
             raise InvalidInput(error.message, hint="write 2h, or a moment: 2027-01-31T18:00:00Z") from error
     try:
-        return 0.0, datetime.datetime.fromisoformat(text).timestamp()
+        moment = datetime.datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError) as error:
         raise InvalidInput(f"{what}: {text[:40]!r} is no moment", hint="write 2027-01-31T18:00:00Z") from error
+    if moment < time.time():
+        raise InvalidInput(f"{what}: {text[:40]} is over", hint="give a later moment, or a time from now on: 2h")
+    return 0.0, moment
 
 
 def schema() -> dict[str, Any]:
