@@ -114,8 +114,9 @@ def has_colours() -> bool:
 
 
 def print_json(values: msgspec.Struct | Sequence[msgspec.Struct] | Mapping[str, Any]) -> None:
-    """Print the JSON of a value, or a list of values, for programs."""
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(values), indent=2).decode() + "\n")
+    """Print the JSON of a value, or a list of values, for programs: in UTF-8 whatever the locale is (RFC 8259, 8.1)."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(values), indent=2) + b"\n")
 
 
 def print_listing(values: Sequence[V], columns: Sequence[Column[V]], output: Output, *, nothing: str) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import re
+import sys
 
 import msgspec
 import pytest
 
-from farbus.cli.listing import choose, plain_table, printable, terminal_table
+from farbus.cli.listing import choose, plain_table, print_json, printable, terminal_table
 from farbus.cli.tables import (
     DEVICE_COLUMNS,
     JOB_COLUMNS,
@@ -119,6 +121,14 @@ def test_columns_without_identities_are_broken_between_words() -> None:
 @pytest.mark.parametrize("columns", [JOB_COLUMNS, NODE_COLUMNS, DEVICE_COLUMNS, LEASE_COLUMNS])
 def test_a_terminal_of_no_width_gets_all_the_same(columns: tuple) -> None:
     assert text([], columns, 1)[0].startswith(columns[0].title if not columns[0].identity else columns[1].title)
+
+
+def test_json_is_utf_8_in_every_locale(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    print_json({"name": "später"})
+    sys.stdout.flush()
+    assert msgspec.json.decode(written.getvalue()) == {"name": "später"}
 
 
 def test_states_have_their_colour_and_heads_are_bold() -> None:

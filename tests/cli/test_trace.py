@@ -57,6 +57,12 @@ def test_functions_are_summed_up_the_longest_first() -> None:
     assert told.strange == 0
 
 
+def test_a_locale_without_a_character_has_a_question_mark(calls: Path, farbus: Farbus) -> None:
+    done = farbus("trace", str(calls), environment={"PYTHONIOENCODING": "ascii:strict"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[0].endswith("TOTAL/ms  MEAN/?s")
+
+
 def test_copies_are_summed_up_by_their_two_ends_and_the_way() -> None:
     told = sum_up(NEWER.encode().splitlines(keepends=True))
     assert told.strange == 0
