@@ -197,8 +197,7 @@ def terminal_table(rows: Sequence[Sequence[str]], columns: Sequence[Column[V]], 
     widths = [max(len(row[index]) for row in table) for index in range(len(columns))]
     identities = [index for index, column in enumerate(columns) if column.identity]
     prose = [index for index, column in enumerate(columns) if column.prose]
-    beneath = set() if _fits(widths, range(len(columns)), width) else {*identities, *prose}
-    named = _without_room(widths, columns, beneath, width)
+    beneath, named = _without_room(widths, columns, width)
     for index in sorted(beneath, key=lambda each: (each in prose, each)):
         # Beside the others, as far as there is room.
         taken = sum(widths[other] + len(GAP) for other in range(len(columns)) if other not in {*beneath, *named})
@@ -242,16 +241,25 @@ def _fits(widths: Sequence[int], shown: Sequence[int], width: int) -> bool:
     return sum(widths[index] for index in shown) + len(GAP) * (len(shown) - 1) <= width
 
 
-def _without_room(
-    widths: Sequence[int], columns: Sequence[Column[V]], beneath: Collection[int], width: int
-) -> list[int]:
-    """Return the last of the columns of ``-o wide`` alone, so many that the others fit, or all."""
-    beside = [index for index in range(len(columns)) if index not in beneath]
-    named: list[int] = []
-    while not _fits(widths, beside, width) and (wide := [index for index in beside if columns[index].wide]):
-        beside.remove(wide[-1])
-        named.insert(0, wide[-1])
-    return named
+def _without_room(widths: Sequence[int], columns: Sequence[Column[V]], width: int) -> tuple[set[int], list[int]]:
+    """Return columns that go beneath so that the others fit, or all that can.
+
+    The first are of identities and sentences, those of ``-o wide`` alone where that will do; the second are the last
+    others of ``-o wide``, each cell of which stands behind its title.
+    """
+    beneath, named = set[int](), list[int]()
+    if _fits(widths, range(len(columns)), width):
+        return beneath, named
+    apart = {index for index, column in enumerate(columns) if column.identity or column.prose}
+    for beneath in ({index for index in apart if columns[index].wide}, apart):
+        beside, named = [index for index in range(len(columns)) if index not in beneath], []
+        for index in reversed([each for each in beside if columns[each].wide and each not in apart]):
+            if not _fits(widths, beside, width):
+                beside.remove(index)
+                named.insert(0, index)
+        if _fits(widths, beside, width):
+            break
+    return beneath, named
 
 
 def _join(pieces: Sequence[str], width: int) -> list[str]:
