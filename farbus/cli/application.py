@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
+import io
 import os
 import signal
 import sys
@@ -152,6 +153,7 @@ def overview(
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line; print an error as one line; return the exit code."""
     _open_closed_streams()
+    _replace_unknown_characters()
     code = int(ExitCode.OK)
     try:
         code = _invoke(list(sys.argv[1:] if arguments is None else arguments))
@@ -184,6 +186,12 @@ def _open_closed_streams() -> None:
         # The lowest that is free, which is this one.
         os.open(os.devnull, os.O_RDWR)
         setattr(sys, name, open(descriptor, "w" if descriptor else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+def _replace_unknown_characters() -> None:
+    """Have what the locale has no character for written as a question mark: µ and ° of our own, names of others."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _drop(stream: TextIO) -> None:

@@ -136,6 +136,13 @@ def _nvcc() -> Finding:
 
 
 def _shared_memory(free_bytes: int) -> Finding:
+    if not free_bytes:
+        return Finding(
+            check="shared memory",
+            verdict=Verdict.WARNING,
+            found="none in /dev/shm that this user may write: software GPUs keep their accounts there",
+            cure="make room, or mount it, with mode 1777, as systems do",
+        )
     if free_bytes < LEAST_SHARED_MEMORY:
         return Finding(
             check="shared memory",

@@ -11,6 +11,7 @@ import datetime
 import math
 import os
 import re
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -270,9 +271,12 @@ def parse_deadline(text: str | int | float, *, what: str) -> tuple[float, float]
         except InvalidInput as error:
             raise InvalidInput(error.message, hint="write 2h, or a moment: 2027-01-31T18:00:00Z") from error
     try:
-        return 0.0, datetime.datetime.fromisoformat(text).timestamp()
+        moment = datetime.datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError) as error:
         raise InvalidInput(f"{what}: {text[:40]!r} is no moment", hint="write 2027-01-31T18:00:00Z") from error
+    if moment < time.time():
+        raise InvalidInput(f"{what}: {text[:40]} is over", hint="give a later moment, or a time from now on: 2h")
+    return 0.0, moment
 
 
 def schema() -> dict[str, Any]:
@@ -501,7 +505,8 @@ def _variant(changes: TaskChanges, task: TaskTable, group: str, field: str) -> G
     given = {key: value for key, value in msgspec.structs.asdict(changes.resources).items() if value is not None}
     if given.get("gpus") == 0:
         # What is said of GPUs goes with them.
-        given = {"gpu_memory": 0, "gpu_model": "", "gpu_share": 0, "gpu_span": False, **given}
+        of_gpus = {"gpu_memory": 0, "gpu_model": "", "gpu_share": 0, "gpu_span": False, "remote_network": None}
+        given = {**of_gpus, **given}
     return GroupVariant(
         name=group,
         requests=convert_requests(msgspec.structs.replace(task.resources, **given), f"{field}.resources."),

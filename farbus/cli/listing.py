@@ -3,7 +3,9 @@
 On a terminal a table fits its width and states have colours; identities, which
 are there to be copied, are never broken: where a row has no room for them they
 stand on lines of their own beneath it, so that a double click selects one.  A
-column of them that has room in most rows stands beside in those.
+column of them that has room in most rows stands beside in those.  The last
+columns of ``-o wide`` that have no room stand beneath as well, each cell behind
+its title.
 Into a pipe or a file it is plain text with columns two spaces apart, never cut,
 so that ``awk`` and ``grep`` can read it.
 """
@@ -112,8 +114,9 @@ def has_colours() -> bool:
 
 
 def print_json(values: msgspec.Struct | Sequence[msgspec.Struct] | Mapping[str, Any]) -> None:
-    """Print the JSON of a value, or a list of values, for programs."""
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(values), indent=2).decode() + "\n")
+    """Print the JSON of a value, or a list of values, for programs: in UTF-8 whatever the locale is (RFC 8259, 8.1)."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(values), indent=2) + b"\n")
 
 
 def print_listing(values: Sequence[V], columns: Sequence[Column[V]], output: Output, *, nothing: str) -> None:
@@ -194,10 +197,10 @@ def terminal_table(rows: Sequence[Sequence[str]], columns: Sequence[Column[V]], 
     widths = [max(len(row[index]) for row in table) for index in range(len(columns))]
     identities = [index for index, column in enumerate(columns) if column.identity]
     prose = [index for index, column in enumerate(columns) if column.prose]
-    beneath = {*identities, *prose} if sum(widths) + len(GAP) * (len(widths) - 1) > width else set()
+    beneath, named = _without_room(widths, columns, width)
     for index in sorted(beneath, key=lambda each: (each in prose, each)):
         # Beside the others, as far as there is room.
-        taken = sum(widths[other] + len(GAP) for other in range(len(columns)) if other not in beneath)
+        taken = sum(widths[other] + len(GAP) for other in range(len(columns)) if other not in {*beneath, *named})
         if index in prose:
             if width - taken >= min(widths[index], PROSE_LEAST):
                 widths[index] = min(widths[index], width - taken)
@@ -207,7 +210,7 @@ def terminal_table(rows: Sequence[Sequence[str]], columns: Sequence[Column[V]], 
         if len(table[0][index]) in fitting and 2 * len(fitting) > len(table):
             widths[index] = max(fitting)
             beneath.remove(index)
-    beside = [index for index in range(len(columns)) if index not in beneath]
+    beside = [index for index in range(len(columns)) if index not in {*beneath, *named}]
     _narrow(widths, beside, width, whole={index for index in beside if columns[index].state})
     lines: list[Line] = []
     for number, row in enumerate(table):
@@ -229,6 +232,44 @@ def terminal_table(rows: Sequence[Sequence[str]], columns: Sequence[Column[V]], 
             if columns[index].prose and told:
                 told = _fold(row[index], max(width - len(GAP), NARROWEST))
             lines += [[(GAP + identity.strip(), "" if number else "bold")] for identity in told]
+        told = [f"{columns[index].title} {row[index]}" for index in named if number and row[index] != NOTHING]
+        lines += [[(GAP + each, "")] for each in _join(told, width - len(GAP))]
+    return lines
+
+
+def _fits(widths: Sequence[int], shown: Sequence[int], width: int) -> bool:
+    return sum(widths[index] for index in shown) + len(GAP) * (len(shown) - 1) <= width
+
+
+def _without_room(widths: Sequence[int], columns: Sequence[Column[V]], width: int) -> tuple[set[int], list[int]]:
+    """Return columns that go beneath so that the others fit, or all that can.
+
+    The first are of identities and sentences, those of ``-o wide`` alone where that will do; the second are the last
+    others of ``-o wide``, each cell of which stands behind its title.
+    """
+    beneath, named = set[int](), list[int]()
+    if _fits(widths, range(len(columns)), width):
+        return beneath, named
+    apart = {index for index, column in enumerate(columns) if column.identity or column.prose}
+    for beneath in ({index for index in apart if columns[index].wide}, apart):
+        beside, named = [index for index in range(len(columns)) if index not in beneath], []
+        for index in reversed([each for each in beside if columns[each].wide and each not in apart]):
+            if not _fits(widths, beside, width):
+                beside.remove(index)
+                named.insert(0, index)
+        if _fits(widths, beside, width):
+            break
+    return beneath, named
+
+
+def _join(pieces: Sequence[str], width: int) -> list[str]:
+    """Return lines of whole pieces, as many in each as there is room for."""
+    lines: list[str] = []
+    for piece in pieces:
+        if lines and len(lines[-1]) + len(GAP) + len(piece) <= width:
+            lines[-1] += GAP + piece
+        else:
+            lines.append(piece)
     return lines
 
 

@@ -47,11 +47,20 @@ RDMA_MODULE = "nvmet-rdma"
 """Where nvmeof_addresses name one of RDMA."""
 
 
+TOOLS = "/usr/local/sbin:/usr/sbin:/sbin"
+"""Where programs for root are: agents find them there, and an ordinary user's PATH is without them."""
+
+
+def find_tool(name: str) -> str | None:
+    """Return the path of a program that an agent would find; None where there is none."""
+    return shutil.which(name) or shutil.which(name, path=TOOLS)
+
+
 def examine_storage(
     settings: NodeSettings,
     *,
     lvm: Lvm | None = None,
-    which: Callable[[str], str | None] = shutil.which,
+    which: Callable[[str], str | None] | None = None,
     has_module: Callable[[str], bool] | None = None,
     is_root: bool | None = None,
     root: str = "/",
@@ -64,6 +73,7 @@ def examine_storage(
     """
     yield from _unit(settings, Path(root))
     yield from _rules(settings, Path(root))
+    which = which or find_tool
     module = has_module or KernelFactsReader().has_module
     for what, programs, modules in (
         ("use storage", USING, USING_MODULES),

@@ -245,7 +245,7 @@ UNSUPPORTED: Final[tuple[tuple[str, tuple[str, ...]], ...]] = tuple(
     (why, _names(names))
     for why, names in (
         (
-            "the links between GPUs are the server's; copies between the GPUs of a program don't use them",
+            "the links between GPUs are the server's; which of them reach each other nvmlDeviceGetP2PStatus says",
             """
             nvmlDeviceGetNvLinkCapability nvmlDeviceGetNvLinkErrorCounter nvmlDeviceGetNvLinkInfo
             nvmlDeviceGetNvLinkRemoteDeviceType nvmlDeviceGetNvLinkRemotePciInfo nvmlDeviceGetNvLinkRemotePciInfo_v2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -55,6 +56,21 @@ def test_a_second_signal_does_not_end_the_removal(places: Path, monkeypatch: pyt
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     tour._remove(force=True)
     assert list(places.iterdir()) == []
+
+
+@pytest.mark.parametrize(("lender", "right"), [("beta", True), ("gamma", False)])
+def test_a_job_that_is_over_when_it_is_looked_at_goes_by_where_it_was_placed(
+    places: Path, monkeypatch: pytest.MonkeyPatch, lender: str, right: bool
+) -> None:
+    tour = demo.Tour()
+    tour._work.mkdir()
+    placed = [{"node": "gamma", "devices": [{"node": lender}]}]
+    listings = {"jobs": [{"state": "succeeded", "placements": placed}], "leases": []}
+    monkeypatch.setattr(tour, "_ask", lambda name, *_: listings[name])
+    monkeypatch.setattr(tour, "_farbus", lambda *_: Finished(0, "CORRECT: all\n", ""))
+    with contextlib.nullcontext() if right else pytest.raises(FarbusError, match="not placed on gamma with one device"):
+        tour._run_job()
+    tour._remove(force=False)
 
 
 def test_a_cluster_that_only_starts_is_ended(places: Path) -> None:

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from farbus.cli import diagnosis
@@ -123,6 +124,15 @@ def test_a_module_is_found_loaded_built_in_or_to_be_loaded(
     record(tmp_path, path, text)
     assert machine.has_module("nvme-tcp")
     assert not machine.has_module("nvme-fabrics")
+
+
+def test_shared_memory_that_may_not_be_written_is_not_told_to_be_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = KernelFactsReader().read()
+    for free, told in ((0, "none in /dev/shm that this user may write"), (2**20, "1 MiB in /dev/shm")):
+        there = msgspec.structs.replace(facts, shared_memory_bytes=free)
+        monkeypatch.setattr(KernelFactsReader, "read", lambda _, there=there: there)
+        (found,) = [finding for finding in examine() if finding.check == "shared memory"]
+        assert (found.verdict, found.found.partition(":")[0]) == (Verdict.WARNING, told)
 
 
 def test_everything_that_is_not_well_has_a_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

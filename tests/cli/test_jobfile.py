@@ -349,6 +349,9 @@ routes = ["local"]
 cpus = 2
 gpus = 2
 gpu_model = "H200"
+gpu_memory = "80GiB"
+gpu_span = true
+remote_network = "10Gbit/s"
 
 [[alternative]]
 name = "on-processors"

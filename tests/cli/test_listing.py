@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import re
+import sys
 
 import msgspec
 import pytest
 
-from farbus.cli.listing import choose, plain_table, printable, terminal_table
+from farbus.cli.listing import choose, plain_table, print_json, printable, terminal_table
 from farbus.cli.tables import (
     DEVICE_COLUMNS,
     JOB_COLUMNS,
@@ -87,6 +89,20 @@ def test_a_table_that_has_to_be_narrow_is() -> None:
     ]
 
 
+def test_columns_of_wide_that_have_no_room_stand_beneath_behind_their_titles() -> None:
+    lines = text(DEVICES[:1], DEVICE_COLUMNS, 80, wide=True)
+    assert max(map(len, lines)) <= 80
+    assert lines[0] == "NODE                KIND  MODEL                  MEMORY  STATE   USED BY"
+    assert lines[-3:] == [
+        "node-7.example.org  gpu   NVIDIA H100 80GB HBM3  80 GiB  leased  ada on gamma",
+        f"  {UUIDS[0]}",
+        "  JOB j-1  LEASE l-1  EPOCH 0  SOFTWARE no",
+    ]
+    lines = text(DEVICES[:1], DEVICE_COLUMNS, 92, wide=True)
+    assert lines[0].endswith("USED BY       JOB  LEASE")
+    assert lines[-1] == "  EPOCH 0  SOFTWARE no"
+
+
 def test_a_table_that_fits_is_the_same_as_in_a_pipe() -> None:
     shown = [column for column in DEVICE_COLUMNS if not column.wide]
     rows = [[column.cell(value) for column in shown] for value in DEVICES]
@@ -105,6 +121,14 @@ def test_columns_without_identities_are_broken_between_words() -> None:
 @pytest.mark.parametrize("columns", [JOB_COLUMNS, NODE_COLUMNS, DEVICE_COLUMNS, LEASE_COLUMNS])
 def test_a_terminal_of_no_width_gets_all_the_same(columns: tuple) -> None:
     assert text([], columns, 1)[0].startswith(columns[0].title if not columns[0].identity else columns[1].title)
+
+
+def test_json_is_utf_8_in_every_locale(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    print_json({"name": "später"})
+    sys.stdout.flush()
+    assert msgspec.json.decode(written.getvalue()) == {"name": "später"}
 
 
 def test_states_have_their_colour_and_heads_are_bold() -> None:

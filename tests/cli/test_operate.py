@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 
 import msgspec
 import pytest
@@ -83,6 +83,35 @@ def test_drain_tells_who_it_waits_for_and_ends_when_nobody_is_left(ask) -> None:
     done = ask("drain", "alpha")
     assert (done.returncode, done.stdout) == (0, "node alpha is drained\n")
     assert done.stderr == "farbus: node alpha is used by j-1 (running)\n"
+
+
+def test_who_stops_waiting_for_a_drain_is_told_that_the_node_stays_cordoned(
+    here: Farbus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Client:
+        def is_over(self) -> bool:
+            return False
+
+        async def drain(self, node: str, *, evict: bool, reason: str) -> AsyncIterator[DrainStatus]:
+            yield DrainStatus(node=node, jobs=(JOB,))
+            raise asyncio.CancelledError
+
+    command = importlib.import_module("farbus.cli.commands.drain")
+    monkeypatch.setattr(command, "find_target", lambda **_: None)
+
+    def interrupted(_: object, question: Callable[[object], Coroutine[object, object, object]]) -> None:
+        try:
+            asyncio.run(question(Client()))
+        except asyncio.CancelledError as error:
+            raise KeyboardInterrupt from error
+
+    monkeypatch.setattr(command, "ask", interrupted)
+    done = here("drain", "gamma")
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr.splitlines() == [
+        f"farbus: node gamma is used by {JOB.job.id} (running)",
+        "farbus: node gamma stays cordoned; farbus drain gamma waits again, farbus uncordon gamma opens it",
+    ]
 
 
 LOST = "farbus: node lost is lost: its jobs let go of it once it is back; if it is off for good, farbus forget lost"

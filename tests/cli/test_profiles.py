@@ -160,6 +160,7 @@ def test_options_go_before_what_a_file_wishes(ask, tmp_path: Path) -> None:
         (("--importance", "10"), "--importance: 10 is not from 1 to below 10"),
         (("--importance", "nan"), "--importance: nan is not from 1"),
         (("--deadline", "2027-02-31"), "--deadline: '2027-02-31' is no moment"),
+        (("--deadline", "2020-01-31T18:00:00Z"), "--deadline: 2020-01-31T18:00:00Z is over; give a later moment"),
         (("--deadline", "99999d"), "--deadline: 99999d is more than ten years"),
     ],
 )

@@ -50,6 +50,17 @@ def test_doctor_names_packages_and_modules_that_are_missing(tmp_path: Path) -> N
     assert "only root" in found[2][1]
 
 
+def test_doctor_finds_programs_that_an_ordinary_user_has_not_in_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for program in {**storage_diagnosis.USING, **storage_diagnosis.STORING}:
+        (tmp_path / program).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr(storage_diagnosis, "TOOLS", str(tmp_path))
+    found = examine_storage(NodeSettings(), has_module=bool, is_root=False, root=str(tmp_path))
+    assert not [finding.found for finding in found if "package" in finding.found]
+
+
 def test_doctor_asks_for_rdma_where_the_target_is_to_listen_by_it(tmp_path: Path) -> None:
     lvm = FakeLvm(tmp_path)
     assert not any("nvmet-rdma" in line for _, line in told(lvm, modules=False))

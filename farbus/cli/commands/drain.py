@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -61,25 +62,31 @@ def drain(
         jobs: tuple[JobStatus, ...] = ()
         # To drain a node that is cordoned already only looks who uses it.
         begin = functools.partial(client.drain, node, evict=evict, reason=reason)
-        async with closing(resumed(begin, is_over=client.is_over)) as statuses:
-            async for status in statuses:
-                if status.lost and status.jobs and not lost:
-                    say(
-                        f"node {node} is lost: its jobs let go of it once it is back; "
-                        f"if it is off for good, farbus forget {node}"
-                    )
-                lost = status.lost
-                jobs = status.jobs
-                if no_wait and jobs:
-                    break
-                if not jobs:
-                    # It ends by itself: who left it now would be in the audit log as one who did not hear how it came
-                    # out.
-                    continue
-                names = ", ".join(f"{job.job.id} ({job.state})" for job in status.jobs)
-                if names != told:
-                    told = names
-                    say(f"node {node} is used by {names}")
+        try:
+            async with closing(resumed(begin, is_over=client.is_over)) as statuses:
+                async for status in statuses:
+                    if status.lost and status.jobs and not lost:
+                        say(
+                            f"node {node} is lost: its jobs let go of it once it is back; "
+                            f"if it is off for good, farbus forget {node}"
+                        )
+                    lost = status.lost
+                    jobs = status.jobs
+                    if no_wait and jobs:
+                        break
+                    if not jobs:
+                        # It ends by itself: who left it now would be in the audit log as one who did not hear how it
+                        # came out.
+                        continue
+                    names = ", ".join(f"{job.job.id} ({job.state})" for job in status.jobs)
+                    if names != told:
+                        told = names
+                        say(f"node {node} is used by {names}")
+        except asyncio.CancelledError:
+            # Ctrl-C ends the waiting alone.
+            if told:
+                say(f"node {node} stays cordoned; farbus drain {node} waits again, farbus uncordon {node} opens it")
+            raise
         return jobs
 
     jobs = ask(find_target(socket=socket, server=server, credentials=credentials), question)
