@@ -6,6 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from farbus.agent.config import AgentConfig
@@ -35,6 +36,29 @@ def root(tmp_path: Path) -> Path:
     for role in Role:
         assert install(tmp_path, role=role) == 0
     return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("role", "kind", "others"),
+    [
+        (
+            # What services have set, what farbus up needs, and places that nobody has wanted elsewhere.
+            "agent", AgentConfig,
+            {"state", "socket", "softgpu_node", "softgpu_library", "remoting_sockets", "run_as_self", "end_on_stop",
+             "orphan_limit_s", "program_units"},
+        ),
+        ("scheduler", SchedulerConfig, {"state", "return_s", "round_delay_s"}),
+    ],
+)  # fmt: skip
+def test_settings_files_have_each_setting_that_an_operator_may_want(role: str, kind: type, others: set[str]) -> None:
+    text = (SOURCES / "config" / f"{role}.toml").read_text()
+    # Tables come behind all else, as TOML has it.
+    told = re.findall(r"^(?:# )?\[?([a-z_]+)(?:\.\w+)?(?: = .*|\])$", text.partition("# rack =")[0], flags=re.MULTILINE)
+    known = {field.encode_name for field in msgspec.structs.fields(kind)}
+    assert {name for name in told if name not in known} == set()
+    assert known - set(told) == others
+    for line in re.findall(r"^# ([a-z_.]+ = .+)$", text, flags=re.MULTILINE):
+        tomllib.loads(line)
 
 
 def test_every_source_belongs_to_a_role() -> None:

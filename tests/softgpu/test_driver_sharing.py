@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -59,6 +60,22 @@ def test_killed_process_gives_its_memory_back(program: Path) -> None:
             assert after == "56 CUDA_SUCCESS"
 
 
+SMALL_SHARED_MEMORY = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=8k tmpfs /dev/shm && exec "$@"', "sh")
+
+
+@pytest.mark.skipif(
+    subprocess.run([*SMALL_SHARED_MEMORY, "true"], capture_output=True, check=False).returncode != 0,
+    reason="no mounts of one's own (root)",
+)
+def test_full_shared_memory_is_an_error_and_no_signal(program: Path) -> None:
+    done = subprocess.run(
+        [*SMALL_SHARED_MEMORY, str(program), "8"], env=environment(str(program.parent), OPTIONS), input="",
+        capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode > 0
+    assert re.search(r"softgpu: /dev/shm/\S+: No space left on device; make room there\n", done.stderr), done.stderr
+
+
 def test_stopped_process_keeps_its_memory(program: Path) -> None:
     with holder(program, 40) as (process, _):
         process.send_signal(19)
@@ -106,7 +123,7 @@ def test_board_of_a_killed_user_is_removed_by_any_other(program: Path) -> None:
     assert not board.exists()
 
 
-@pytest.mark.parametrize("call", ["ftruncate", "unlink"])
+@pytest.mark.parametrize("call", ["posix_fallocate", "unlink"])
 def test_process_killed_while_it_makes_or_removes_the_board_leaves_nothing(program: Path, call: str) -> None:
     board = board_path(str(program.parent), program.parent)
     preloaded = build_preload("killed_in_call", program.parent)

@@ -204,10 +204,12 @@ static int region_create(const char *path, const struct board_model *model)
 	fd = open(BOARD_FOLDER, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return -errno;
-	if (ftruncate(fd, sizeof *region)) {
-		error = -errno;
+	/* All of it now: a page that finds no room later is a SIGBUS. */
+	do {
+		error = -posix_fallocate(fd, 0, sizeof *region);
+	} while (error == -EINTR);
+	if (error)
 		goto out_close;
-	}
 	region = mmap(NULL, sizeof *region, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (region == MAP_FAILED) {
 		error = -errno;
@@ -300,7 +302,7 @@ int board_open(struct board **out, unsigned index, const struct board_model *wan
 		if (!region_sweep(board->region))
 			board->region->model = *wanted;
 		board->self = region_join(board->region);
-		error = board->self ? 0 : -ENOSPC;
+		error = board->self ? 0 : -EUSERS;
 		*adopted = memcmp(&board->region->model, wanted, sizeof *wanted) != 0;
 		region_unlock(board->region);
 		break;
@@ -308,8 +310,10 @@ int board_open(struct board **out, unsigned index, const struct board_model *wan
 	if (error) {
 		snprintf(why->text, sizeof why->text, "%s: %s%s", board->path,
 			 error == -EPROTO ? "not a software GPU of this version" :
-			 error == -ENOSPC ? "too many processes use it" : strerror(-error),
-			 error == -EPROTO ? "; remove it when no program uses it" : "");
+			 error == -EUSERS ? "as many processes use it as can" : strerror(-error),
+			 error == -EPROTO ? "; remove it when no program uses it" :
+			 error == -EUSERS ? "; end some of them" :
+			 error == -ENOSPC ? "; make room there" : "");
 		board_free(board);
 		return error;
 	}

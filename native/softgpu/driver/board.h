@@ -31,7 +31,7 @@ struct board;
 
 /* Become a user of the board.  The model of a board that has users already
  * wins over the wanted one; *adopted then tells that they differ.
- * 0, -ENOSPC (too many users), or the errno of the shared memory. */
+ * 0, -EUSERS (too many users), or the errno of the shared memory. */
 int board_open(struct board **out, unsigned index, const struct board_model *wanted,
 	       bool *adopted, struct board_diagnostic *why);
 /* Look at a board without being its user.  0, or -ENOENT when nobody uses it. */

@@ -1,6 +1,7 @@
 /* Preloaded: the process is killed in the first call of the function that KILLED_IN names. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,9 +23,9 @@ int unlink(const char *path)
 	return next(path);
 }
 
-int ftruncate(int fd, off_t size)
+int posix_fallocate(int fd, off_t offset, off_t size)
 {
-	int (*next)(int, off_t) = (int (*)(int, off_t))next_of("ftruncate");
+	int (*next)(int, off_t, off_t) = (int (*)(int, off_t, off_t))next_of("posix_fallocate");
 
-	return next(fd, size);
+	return next(fd, offset, size);
 }
