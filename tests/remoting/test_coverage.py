@@ -48,6 +48,7 @@ NOT_OVER_REMOTING = {
     "driver_capture_errors": "a wait for an event that a capture recorded which has ended reports it later",
     "driver_capture_nodes": "a captured copy of the program's memory is two nodes",
     "driver_context_grace": "a context that is destroyed waits for its kernels in the place of other calls",
+    "driver_context_pinned": "who frees pinned memory, as a server does for a context, waits for its use without end",
     "driver_graph_update_memory": "the program is out of memory, and not the driver",
     "driver_log": "an image that is refused is told in the words of the shim",
     "driver_resolver": "it names functions of CUDA 2 as missing, which the shim has",

@@ -166,6 +166,9 @@ DRIVER_EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 		return result;
 	if ((unsigned)limit >= DRIVER_LIMIT_COUNT)
 		return CUDA_ERROR_INVALID_VALUE;
+	/* "only applicable to devices of compute capability < 9.0" */
+	if (limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH && context->device->capability->sm >= 90)
+		return CUDA_ERROR_UNSUPPORTED_LIMIT;
 	context->limits[limit] = value;
 	return CUDA_SUCCESS;
 }

@@ -46,6 +46,7 @@ static CUresult primary_context(CUdevice ordinal, CUcontext *context)
 /* Also of what stands for a green context, which may be the current one. */
 static CUresult context_device(CUcontext handle, CUdevice *ordinal)
 {
+	DRIVER_CALL;
 	struct CUctx_st *context;
 	CUresult result = driver_context_wanted(handle, &context);
 
@@ -59,6 +60,7 @@ static CUresult context_device(CUcontext handle, CUdevice *ordinal)
 
 static CUresult device_layout(uint8_t **gpcs, uint8_t **numbers)
 {
+	DRIVER_CALL;
 	struct CUctx_st *context;
 	CUresult result = driver_context_enter(&context);
 	unsigned pairs, gpc_count;
@@ -84,6 +86,13 @@ static CUresult device_layout(uint8_t **gpcs, uint8_t **numbers)
 	return CUDA_SUCCESS;
 }
 
+static int module_functions(CUmodule module, void (*visit)(void *opaque, CUfunction function), void *opaque)
+{
+	DRIVER_CALL;
+
+	return driver_module_visit(module, visit, opaque);
+}
+
 CUresult cuStreamGetId(CUstream stream, unsigned long long *id);
 
 static const struct cudart_host host = {
@@ -95,7 +104,7 @@ static const struct cudart_host host = {
 	.context_device = context_device,
 	.stream_number = cuStreamGetId,
 	.module_load = cuModuleLoadData,
-	.module_functions = driver_module_visit,
+	.module_functions = module_functions,
 	.device_layout = device_layout,
 };
 

@@ -110,11 +110,14 @@ DRIVER_EXPORT CUresult cuEventSynchronize(CUevent event)
 		result = driver_capture_check_event(&event->captured);
 	if (result)
 		return result;
-	/* The event may be destroyed while we wait. */
+	/* The event may be destroyed while we wait, and its context. */
 	context = event->context;
+	driver_context_hold(context);
 	driver_event_wait(event);
 	driver_pool_settle();
-	return driver_context_state(context);
+	result = driver_context_state(context);
+	driver_context_drop(context);
+	return result;
 }
 
 DRIVER_EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned int flags)

@@ -53,7 +53,7 @@ DRIVER_EXPORT CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned int fla
 static bool host_allocation(const void *address, enum driver_memory_kind kind,
 			    struct driver_allocation *allocation)
 {
-	return driver_memory_find((uintptr_t)address, allocation) &&
+	return driver_memory_use((uintptr_t)address, allocation) &&
 	       allocation->base == (uintptr_t)address && allocation->kind == kind;
 }
 

@@ -60,6 +60,19 @@ bool driver_call_then(void (*act)(void))
 	return true;
 }
 
+unsigned driver_call_set_aside(void)
+{
+	unsigned depth = call.depth;
+
+	call.depth = 0;
+	return depth;
+}
+
+void driver_call_take_up(unsigned depth)
+{
+	call.depth = depth;
+}
+
 static bool uses(const struct driver_users *users)
 {
 	for (unsigned i = 0; i < call.count; i++)

@@ -25,6 +25,10 @@ void driver_call_leave(int *entered);
 /* Do this when the thread's call has let go of all and returns.  False: it is in none. */
 bool driver_call_then(void (*act)(void));
 
+/* Around work that a thread does in the place of a driver's own: it is none of its call's. */
+unsigned driver_call_set_aside(void);
+void driver_call_take_up(unsigned depth);
+
 /* The thread's call uses it until it returns; nothing happens where it does already, or is in none.
  * False: it is refused. */
 bool driver_call_use(struct driver_users *users);

@@ -127,6 +127,8 @@ CUresult driver_function_of(CUfunction handle, struct CUctx_st *context,
 	}
 	if (!driver_handle_is(handle, DRIVER_KIND_KERNEL))
 		return CUDA_ERROR_INVALID_HANDLE;
+	if (!driver_call_use(&context->users))
+		return CUDA_ERROR_CONTEXT_IS_DESTROYED;
 	driver_module_lock();
 	result = kernel_function((struct CUkern_st *)handle, context, function);
 	driver_module_unlock();

@@ -258,6 +258,26 @@ bool driver_memory_find(uintptr_t address, struct driver_allocation *allocation)
 	return item != NULL;
 }
 
+/* With the lock: who ends the context takes it out of the table before it lets the context go. */
+static bool may_use_context(const struct driver_allocation *item)
+{
+	return !item->context || driver_call_use(&item->context->users);
+}
+
+bool driver_memory_use(uintptr_t address, struct driver_allocation *allocation)
+{
+	struct driver_allocation *item;
+	bool found;
+
+	pthread_rwlock_rdlock(&table.lock);
+	item = table_find(address);
+	found = item && may_use_context(item);
+	if (found)
+		*allocation = *item;
+	pthread_rwlock_unlock(&table.lock);
+	return found;
+}
+
 enum driver_memory_kind driver_memory_kind_of(uintptr_t address)
 {
 	struct driver_allocation allocation;
@@ -502,7 +522,7 @@ bool driver_memory_begin_free(uintptr_t address, struct driver_allocation *alloc
 	item = table_find(address);
 	may = item && item->base == address && !item->freeing &&
 	      (item->kind == DRIVER_MEMORY_DEVICE || item->kind == DRIVER_MEMORY_MANAGED ||
-	       (item->kind == DRIVER_MEMORY_IPC && item->pool));
+	       (item->kind == DRIVER_MEMORY_IPC && item->pool)) && may_use_context(item);
 	if (may) {
 		item->freeing = true;
 		*allocation = *item;

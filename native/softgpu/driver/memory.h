@@ -44,6 +44,8 @@ bool driver_memory_has_pinned(struct CUctx_st *context);
 
 /* The allocation that holds the address; false when there is none. */
 bool driver_memory_find(uintptr_t address, struct driver_allocation *allocation);
+/* The same for a call that acts on it: its context does not end before that returns; one that is ending has none. */
+bool driver_memory_use(uintptr_t address, struct driver_allocation *allocation);
 /* A variable of a module that is managed counts as managed memory, virtual memory of the host as pinned. */
 enum driver_memory_kind driver_memory_kind_of(uintptr_t address);
 /* Is this memory of a device, for a copy's side that must be? */
@@ -81,7 +83,7 @@ bool driver_memory_take_kept(struct CUctx_st *context, size_t bytes, uintptr_t *
 size_t driver_memory_kept(const struct driver_device *device);
 /* False: nothing was kept. */
 bool driver_memory_trim_kept(const struct driver_device *device);
-/* Mark for a queued free.  False when the address is none that the program may
+/* Mark for a queued free, for a call that acts on it.  False when the address is none that the program may
  * free, or is being freed already. */
 bool driver_memory_begin_free(uintptr_t address, struct driver_allocation *allocation);
 void driver_memory_end_free(uintptr_t address);

@@ -406,11 +406,13 @@ static void stream_run(struct CUstream_st *stream, struct driver_operation *oper
 	pthread_mutex_unlock(&queue_lock);
 	state = __atomic_load_n(&context->error, __ATOMIC_ACQUIRE);
 	if (!state || operation->run_when_failed) {
+		unsigned depth = driver_call_set_aside();
 		CUresult result;
 
 		driver_green_running = stream->green;
 		result = operation->run(operation, state);
 		driver_green_running = NULL;
+		driver_call_take_up(depth);
 
 		if (result)
 			driver_context_fail(context, result);

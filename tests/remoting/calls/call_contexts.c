@@ -53,6 +53,8 @@ int main(void)
 	CHECK(cuCtxSetSharedMemConfig(CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE));
 	CHECK(cuCtxGetSharedMemConfig(&banks));
 	REQUIRE_EQUAL(banks, CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE);
+	/* From compute capability 9.0 on there is none. */
+	EXPECT(cuCtxSetLimit(CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH, 3), CUDA_ERROR_UNSUPPORTED_LIMIT);
 	CHECK(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 4096));
 	CHECK(cuCtxGetLimit(&limit, CU_LIMIT_STACK_SIZE));
 	REQUIRE(limit >= 4096);

@@ -264,6 +264,9 @@ static CUresult run_work(const struct graph_work *work, CUresult state)
 {
 	CUresult result = work->context ? driver_context_state(work->context) : CUDA_SUCCESS;
 
+	/* Who unloads a module waits for its own context's streams alone. */
+	if (!result && work->type == CU_GRAPH_NODE_TYPE_KERNEL && !driver_launch_is_possible(work->operation))
+		result = CUDA_ERROR_LAUNCH_FAILED;
 	if (!result)
 		result = work->operation->run(work->operation, state);
 	/* The error is that of the context where it happened, and of the stream's. */
