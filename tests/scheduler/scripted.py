@@ -134,7 +134,9 @@ def first_fit(snapshot: Snapshot, pending: tuple[PendingJob, ...], **_: object) 
             > sum(group.requests.gpu_filter.takes_part(v.device) for v in snapshot.devices)
             for group in waiting.job.groups
         )
-        phase = "gpu" if wanted > len(room.devices) else "compute"
+        # What is free in a chassis is at no node, and not everybody has it moved.
+        at_nodes = sum(bool(owner) for _, owner in room.devices.values())
+        phase = "gpu" if wanted > at_nodes else "compute"
         miss = Miss(phase=phase, resource="gpus", message=f"{wanted} GPUs are not free", permanent=permanent)
         misses.append(JobMiss(job=waiting.job.id, misses=(miss,), feasible_alone=not permanent))
     report = RoundReport(pending=len(pending), placed=len(placements), decision_ms=0.1, solves=0, certified=False)
@@ -344,6 +346,10 @@ class ScriptedAgent:
                         del self.client_side[key]
                 return None
             case events.PrepareDevices(lease=lease):
+                here = {device.id for device in self.told().devices}
+                missing = [leased.device for leased in lease.devices if leased.device not in here]
+                if missing and lease.id not in self.device_side:
+                    return self.answer(command, error=f"device {missing[0]}: not on node {self.name}")
                 for leased in lease.devices if not lease.is_room else ():
                     assert leased.epoch >= self.epochs.get(leased.device, 0), "an old epoch came back"
                     self.epochs[leased.device] = leased.epoch

@@ -252,15 +252,17 @@ class AnyOrder(RuleBasedStateMachine):
             JobState.FAILED,
             JobState.CANCELLED,
         }
-        for name in {status.name for status in cluster.machine.volume_statuses()} - set(cluster.machine.volumes):
-            cluster.adopt(name, remove=True)
-        for name, record in list(cluster.machine.volumes.items()):
-            assert record.volume.state in (VolumeState.AVAILABLE, VolumeState.DELETING), record
-            cluster.tell(events.VolumeDeletionAsked(name=name, by="ada"))
-        for _ in range(4):
-            cluster.settle()
-            cluster.pass_time(60, step_s=5)
-        assert cluster.machine.volume_statuses() == ()
+        # Of a name that the ledger has parts of others may be left, which can be removed once its own are.
+        for _ in range(2):
+            for name in {status.name for status in cluster.machine.volume_statuses()} - set(cluster.machine.volumes):
+                cluster.adopt(name, remove=True)
+            for name, record in list(cluster.machine.volumes.items()):
+                assert record.volume.state in (VolumeState.AVAILABLE, VolumeState.DELETING), record
+                cluster.tell(events.VolumeDeletionAsked(name=name, by="ada"))
+            for _ in range(4):
+                cluster.settle()
+                cluster.pass_time(60, step_s=5)
+        assert cluster.machine.volume_statuses() == (), cluster.machine.volume_statuses()
         assert not cluster.memory.volumes
         assert not any(device.shares for device in cluster.machine.devices.values())
         assert not any(agent.parts for agent in cluster.agents.values())
