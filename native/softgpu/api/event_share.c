@@ -33,14 +33,15 @@ DRIVER_EXPORT CUresult cuIpcGetEventHandle(CUipcEventHandle *out, CUevent event)
 		return result;
 	if (!out)
 		return CUDA_ERROR_INVALID_VALUE;
+	/* An event that was not made for it leaves a handle of zeros, by which Warp's tests know it. */
+	memset(out, 0, sizeof *out);
 	if (!event->shared)
-		return CUDA_ERROR_INVALID_HANDLE;	/* not made for it */
+		return CUDA_ERROR_INVALID_HANDLE;
 	handle.fd = driver_shared_event_file(event->shared);
 	if (fstat(handle.fd, &status))
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	handle.inode = status.st_ino;
 	handle.device = status.st_dev;
-	memset(out, 0, sizeof *out);
 	memcpy(out, &handle, sizeof handle);
 	return CUDA_SUCCESS;
 }

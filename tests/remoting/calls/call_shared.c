@@ -13,13 +13,17 @@ static void owner(int out, int in)
 {
 	CUdeviceptr memory;
 	struct told told;
-	CUevent event;
+	CUevent event, plain;
 	char byte;
 
 	begin();
 	memory = words(1024, 55);
 	CHECK(cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+	CHECK(cuEventCreate(&plain, CU_EVENT_DISABLE_TIMING));
 	CHECK(cuIpcGetMemHandle(&told.memory, memory));
+	memset(&told.event, 255, sizeof(told.event));
+	EXPECT(cuIpcGetEventHandle(&told.event, plain), CUDA_ERROR_INVALID_HANDLE);
+	REQUIRE(!memcmp(&told.event, &(CUipcEventHandle){ 0 }, sizeof(told.event)));
 	CHECK(cuIpcGetEventHandle(&told.event, event));
 	REQUIRE(write(out, &told, sizeof(told)) == sizeof(told));
 	REQUIRE(read(in, &byte, 1) == 1);

@@ -39,6 +39,7 @@ static void owner(int out, int in)
 	EXPECT(cuIpcOpenEventHandle(&plain, told.event), CUDA_ERROR_INVALID_CONTEXT);
 	CHECK(cuEventCreate(&plain, CU_EVENT_DISABLE_TIMING));
 	EXPECT(cuIpcGetEventHandle(&told.event, plain), CUDA_ERROR_INVALID_HANDLE);
+	REQUIRE(!memcmp(&told.event, &(CUipcEventHandle){ 0 }, sizeof told.event));
 	CHECK(cuIpcGetEventHandle(&told.event, event));
 
 	/* The other one waits for what comes before the event here. */

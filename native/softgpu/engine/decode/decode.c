@@ -129,7 +129,7 @@ static bool decode_three_inputs(struct decoder *decoder)
 static bool decode_magnitudes(struct decoder *decoder)
 {
 	struct statement *statement = decoder->statement;
-	const struct modifier *type = &statement->modifiers[statement->modifier_count - 1];
+	const struct modifier *type;
 	unsigned bytes = statement->types[0].bytes;
 	int32_t sources[2], magnitudes[2], sign, dst;
 	struct instruction *instruction;
@@ -139,6 +139,7 @@ static bool decode_magnitudes(struct decoder *decoder)
 	    statement->operand_count != 3 || statement->type_count != 1 ||
 	    !strchr("fhxy", statement->types[0].kind) || bytes > 4)
 		return false;
+	type = &statement->modifiers[statement->modifier_count - 1];
 	for (unsigned k = 0; k < 2; k++) {
 		sources[k] = decode_source(decoder, &statement->operands[k + 1], bytes);
 		magnitudes[k] = decode_slot(decoder, bytes);
