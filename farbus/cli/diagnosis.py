@@ -37,6 +37,10 @@ OWN_CERTIFICATES = ("/etc/farbus/node", "/etc/farbus/scheduler")
 
 LEAST_SHARED_MEMORY = 16 * 2**20
 
+OLDEST_NVIDIA_DRIVER = 550
+"""The branch of CUDA 12.4 (its release notes, table of drivers), the first that tells the parameters of a kernel
+(cuKernelGetParamInfo), without which none is launched for a program elsewhere."""
+
 LATER_MODULES = {
     "nvme-tcp": "use NVMe drives of other nodes over TCP",
     "nvmet-tcp": "offer NVMe drives to other nodes over TCP",
@@ -61,10 +65,7 @@ def examine(*, config: str = "", socket: str = "", server: str = "", credentials
     yield _nvcc()
     facts = KernelFactsReader().read()
     yield _shared_memory(facts.shared_memory_bytes)
-    if facts.nvidia_driver:
-        yield _ok("nvidia driver", f"version {facts.nvidia_driver}")
-    else:
-        yield _note("nvidia driver", "none: this node has no NVIDIA GPU of its own", "software GPUs need none")
+    yield _nvidia_driver(facts.nvidia_driver)
     yield _cgroups(facts.cgroup_version, facts.cgroup_writable)
     yield _managed_memory(facts)
     yield from _modules()
@@ -133,6 +134,20 @@ def _nvcc() -> Finding:
             cure=error.hint,
         )  # fmt: skip
     return _ok("nvcc", f"{toolchain.nvcc}, version {toolchain.version}")
+
+
+def _nvidia_driver(version: str) -> Finding:
+    if not version:
+        return _note("nvidia driver", "none: this node has no NVIDIA GPU of its own", "software GPUs need none")
+    branch = version.partition(".")[0]
+    if branch.isdecimal() and int(branch) < OLDEST_NVIDIA_DRIVER:
+        return Finding(
+            check="nvidia driver",
+            verdict=Verdict.WARNING,
+            found=f"version {version}: programs of other nodes can't launch kernels on these GPUs",
+            cure=f"install branch {OLDEST_NVIDIA_DRIVER} (CUDA 12.4) or newer",
+        )
+    return _ok("nvidia driver", f"version {version}")
 
 
 def _shared_memory(free_bytes: int) -> Finding:

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from farbus.cli import diagnosis
-from farbus.cli.diagnosis import _managed_memory, examine, reachable_by_others
+from farbus.cli.diagnosis import _managed_memory, _nvidia_driver, examine, reachable_by_others
 from farbus.cli.findings import Verdict
 from farbus.cli.node_settings import NodeSettings
 from farbus.cli.settings_diagnosis import examine_settings
@@ -294,6 +294,23 @@ def test_who_may_serve_page_faults_is_told(
         record(tmp_path, path, text)
     facts = machine.read()
     assert (facts.faults, facts.faults_by) == (serving, by)
+
+
+@pytest.mark.parametrize(
+    ("version", "verdict", "cure"),
+    [
+        ("", Verdict.NOTE, "software GPUs need none"),
+        ("535.183.01", Verdict.WARNING, "install branch 550 (CUDA 12.4) or newer"),
+        ("550.54.14", Verdict.OK, ""),
+        ("580.159.04", Verdict.OK, ""),
+        ("unknown", Verdict.OK, ""),
+    ],
+)
+def test_a_driver_that_is_too_old_to_serve_programs_of_other_nodes_is_told(
+    version: str, verdict: Verdict, cure: str
+) -> None:
+    finding = _nvidia_driver(version)
+    assert (finding.check, finding.verdict, finding.cure) == ("nvidia driver", verdict, cure)
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,15 @@
 typedef CUresult (*get_proc_address)(const char *name, void **function, int version,
 				     cuuint64_t flags, CUdriverProcAddressQueryResult *status);
 
-static void *driver_lookup(void *library, get_proc_address resolve, const char *symbol,
+/* `driver_version` is the driver's: one that is older than a function gives the name's last before that, which takes other
+ * arguments. */
+static void *driver_lookup(void *library, get_proc_address resolve, int driver_version, const char *symbol,
 			   const char *name, int version)
 {
 	CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SUCCESS;
 	void *function = dlsym(library, symbol);
 
-	if (function || !resolve)
+	if (function || !resolve || version > driver_version)
 		return function;
 	if (resolve(name, &function, version, 0, &status) != CUDA_SUCCESS)
 		return NULL;
@@ -26,7 +28,9 @@ static void *driver_lookup(void *library, get_proc_address resolve, const char *
 
 static int driver_open(struct server *server, const char *path, char *why, size_t bytes)
 {
+	CUresult (*get_version)(int *version);
 	get_proc_address resolve;
+	int driver_version = 0;
 
 	server->driver_library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 	if (!server->driver_library) {
@@ -34,9 +38,12 @@ static int driver_open(struct server *server, const char *path, char *why, size_
 		return -ENOENT;
 	}
 	resolve = (get_proc_address)dlsym(server->driver_library, "cuGetProcAddress_v2");
+	get_version = (CUresult (*)(int *))dlsym(server->driver_library, "cuDriverGetVersion");
+	if (get_version)
+		get_version(&driver_version);
 #define LOOK_UP(symbol, name, version) \
 	*(void **)&server->driver.symbol = \
-		driver_lookup(server->driver_library, resolve, #symbol, name, version);
+		driver_lookup(server->driver_library, resolve, driver_version, #symbol, name, version);
 	SERVER_DRIVER_FUNCTIONS(LOOK_UP)
 #undef LOOK_UP
 	if (!server->driver.cuInit || !server->driver.cuDeviceGetCount ||
