@@ -60,11 +60,15 @@ def test_killed_process_gives_its_memory_back(program: Path) -> None:
             assert after == "56 CUDA_SUCCESS"
 
 
-SMALL_SHARED_MEMORY = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=8k tmpfs /dev/shm && exec "$@"', "sh")
+#: The program is opened before, as the tests' own files may lie there (.ci/in-memory).
+SMALL_SHARED_MEMORY = (
+    "unshare", "--mount", "sh", "-c",
+    'exec 9<"$1" && shift && mount -t tmpfs -o size=8k tmpfs /dev/shm && exec /proc/self/fd/9 "$@"', "sh",
+)  # fmt: skip
 
 
 @pytest.mark.skipif(
-    subprocess.run([*SMALL_SHARED_MEMORY, "true"], capture_output=True, check=False).returncode != 0,
+    subprocess.run([*SMALL_SHARED_MEMORY, "/bin/true"], capture_output=True, check=False).returncode != 0,
     reason="no mounts of one's own (root)",
 )
 def test_full_shared_memory_is_an_error_and_no_signal(program: Path) -> None:
