@@ -72,19 +72,29 @@ static void wait_reached(struct host_job *gate, void *opaque)
 		wait_finish(wait);
 }
 
-/* Take it from those that are not heard of; false: somebody has. */
-static bool wait_hear(struct across_wait *wait, bool *finish)
+/* With the lock: take it from those that are not heard of, and return its helper; NULL: somebody has. */
+static struct across_helper *wait_hear(struct across_wait *wait, bool *finish)
 {
 	struct across_wait **link = &waits;
 
 	while (*link && *link != wait)
 		link = &(*link)->next;
 	if (!*link)
-		return false;
+		return NULL;
 	*link = wait->next;
 	wait->heard = true;
 	*finish = wait->reached;
-	return true;
+	return wait->helper;
+}
+
+/* Without the lock, with what wait_hear gave. */
+static void wait_heard(struct across_wait *wait, struct across_helper *helper, bool finish)
+{
+	if (!helper)
+		return;
+	client_helper_give(helper);
+	if (finish)
+		wait_finish(wait);
 }
 
 static void event_reached(struct host_job *gate, void *opaque)
@@ -95,13 +105,9 @@ static void event_reached(struct host_job *gate, void *opaque)
 
 	client_gate_open(gate);
 	pthread_mutex_lock(&waits_lock);
-	if (wait_hear(wait, &finish))
-		helper = wait->helper;
+	helper = wait_hear(wait, &finish);
 	pthread_mutex_unlock(&waits_lock);
-	if (helper)
-		client_helper_give(helper);
-	if (finish)
-		wait_finish(wait);
+	wait_heard(wait, helper, finish);
 }
 
 void client_across_lost(struct client_session *session)
@@ -118,16 +124,13 @@ void client_across_lost(struct client_session *session)
 		 * listens to messages may call CUDA. */
 		if (wait) {
 			atomic_store(&wait->target->late, CUDA_ERROR_DEVICE_UNAVAILABLE);
-			if (wait_hear(wait, &finish))
-				helper = wait->helper;
+			helper = wait_hear(wait, &finish);
 		}
 		pthread_mutex_unlock(&waits_lock);
 		if (!wait)
 			return;
-		client_helper_give(helper);
 		client_message("a stream waited for an event of %s, which is lost", session->peer);
-		if (finish)
-			wait_finish(wait);
+		wait_heard(wait, helper, finish);
 	}
 }
 
@@ -194,13 +197,9 @@ static CUresult across_wait(uint64_t stream, uint64_t event)
 	result = event_watch(wait, event);
 	if (result != CUDA_SUCCESS) {
 		pthread_mutex_lock(&waits_lock);
-		if (wait_hear(wait, &finish))
-			helper = wait->helper;
+		helper = wait_hear(wait, &finish);
 		pthread_mutex_unlock(&waits_lock);
-		if (helper)
-			client_helper_give(helper);
-		if (helper && finish)
-			wait_finish(wait);
+		wait_heard(wait, helper, finish);
 	} else if (atomic_load(&source->session->dead)) {
 		client_across_lost(source->session);
 	}
