@@ -51,12 +51,13 @@ class Blocks:
         return Assigned(port_of, blocks, {system.Id: self._client.uri(system.uri) for system in systems})
 
     def _port(self, port_at: Mapping[str, str], handle: str, system: str) -> str:
-        if resources.plain(system) not in port_at:
+        port = port_at.get(resources.plain(system))
+        if port is None:
             # Not free: to call it so would be to give it away.
             raise BadReply(
                 f"chassis {self._client.chassis}: device {handle} is in system {remark(system)}, which is not listed"
             )
-        return port_at[resources.plain(system)]
+        return port
 
     async def assign(self, known: Assigned, device: FabricDevice, port: str) -> Answer:
         """See :class:`Style`."""
@@ -106,7 +107,7 @@ class Composed:
         port_of: dict[str, str] = {}
         systems: dict[str, str] = {}
         for system in await self._client.members(self._systems, resources.System):
-            blocks = {resources.plain(link.uri) for link in system.Links.ResourceBlocks}
+            blocks = resources.plain_uris(*system.Links.ResourceBlocks)
             ports = [port for port, uri in nodes.items() if resources.plain(uri) in blocks]
             having = [handle for handle, uri in targets.items() if resources.plain(uri) in blocks]
             if having and len(ports) != 1:
@@ -152,9 +153,8 @@ class Composed:
             raise BadReply(
                 f"chassis {self._client.chassis}: system {remark(system.Id)} has no ETag, so writers could collide"
             )
-        # By the names that they have themselves, however they were linked to.
-        named = [self._listed.get(resources.plain(link.uri), link.uri) for link in system.Links.ResourceBlocks]
-        body = _blocks([each for each in named if each != block] + ([block] if present else []))
+        others = [uri for uri in resources.own_uris(system.Links.ResourceBlocks, self._listed) if uri != block]
+        body = _blocks(others + ([block] if present else []))
         return await self._client.change("PATCH", uri, body, etag=system.etag)
 
 

@@ -60,14 +60,15 @@ class _Endpoints:
         ports: Mapping[str, str],
     ) -> tuple[list[str], list[str]]:
         """Enter what one zone or connection says; return its ports and devices."""
-        if strange := _named(*initiators, *targets) - self._listed.keys():
+        if strange := resources.plain_uris(*initiators, *targets) - self._listed.keys():
             # Its device would look free, or so would the devices of its port.
             raise BadReply(
                 f"chassis {self._client.chassis}: endpoint {remark(min(strange))} is assigned, and not listed",
                 hint="its service contradicts itself; nothing is done before that is mended",
             )
-        at = [port for port, uri in ports.items() if resources.plain(uri) in _named(*initiators)]
-        having = [handle for handle, uri in devices.items() if resources.plain(uri) in _named(*targets)]
+        ends, others = resources.plain_uris(*initiators), resources.plain_uris(*targets)
+        at = [port for port, uri in ports.items() if resources.plain(uri) in ends]
+        having = [handle for handle, uri in devices.items() if resources.plain(uri) in others]
         for handle in having if at else []:
             if len(at) > 1 or assigned.get(handle, at[0]) != at[0]:
                 raise BadReply(
@@ -115,9 +116,8 @@ class Zones(_Endpoints):
             raise BadReply(f"chassis {self._client.chassis}: port {port} has no zone")
         # Read anew, so that the list that is written is the one that its ETag stands for.
         zone = await self._client.get(known.holders[port], resources.Zone)
-        # By the names that they have themselves, however they were linked to.
-        named = [self._listed.get(resources.plain(link.uri), link.uri) for link in zone.Links.Endpoints]
-        links = [uri for uri in named if uri != endpoint] + ([endpoint] if present else [])
+        others = [uri for uri in resources.own_uris(zone.Links.Endpoints, self._listed) if uri != endpoint]
+        links = others + ([endpoint] if present else [])
         body = {"Links": {"Endpoints": [{"@odata.id": uri} for uri in links]}}
         if not zone.etag:
             raise BadReply(f"chassis {self._client.chassis}: zone of port {port} has no ETag, so writers could collide")
@@ -168,15 +168,10 @@ class Connections(_Endpoints):
             raise ChassisBusy(f"{what} is gone meanwhile")
         # Read anew: all that it says goes with it, and it may lead elsewhere by now.
         connection = await self._client.get(known.holders[device.handle], resources.Connection)
-        initiators = _named(*connection.Links.InitiatorEndpoints)
-        targets = _named(*connection.Links.TargetEndpoints)
+        initiators = resources.plain_uris(*connection.Links.InitiatorEndpoints)
+        targets = resources.plain_uris(*connection.Links.TargetEndpoints)
         if resources.plain(initiator) not in initiators or resources.plain(target) not in targets:
             raise ChassisBusy(f"{what} leads elsewhere meanwhile")
         if others := targets - {resources.plain(target)}:
             raise BadReply(f"{what} leads to {remark(min(others))} too: none of them can be moved without the others")
         return await self._client.change("DELETE", known.holders[device.handle], etag=connection.etag)
-
-
-def _named(*links: resources.Link) -> set[str]:
-    """Return which resources links are to."""
-    return {resources.plain(link.uri) for link in links}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 import msgspec
 
 
@@ -17,6 +19,16 @@ class Link(msgspec.Struct, frozen=True):
     """A reference to a resource."""
 
     uri: str = msgspec.field(name="@odata.id")
+
+
+def plain_uris(*links: Link) -> set[str]:
+    """Return which resources links are to, as they are compared."""
+    return {plain(link.uri) for link in links}
+
+
+def own_uris(links: Iterable[Link], listed: Mapping[str, str]) -> list[str]:
+    """Return which resources links are to, by the URIs that they have themselves where they are listed (by plain)."""
+    return [listed.get(plain(link.uri), link.uri) for link in links]
 
 
 class Expand(msgspec.Struct):
