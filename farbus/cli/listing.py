@@ -200,7 +200,7 @@ def terminal_table(rows: Sequence[Sequence[str]], columns: Sequence[Column[V]], 
     beneath, named = _without_room(widths, columns, width)
     for index in sorted(beneath, key=lambda each: (each in prose, each)):
         # Beside the others, as far as there is room.
-        taken = sum(widths[other] + len(GAP) for other in range(len(columns)) if other not in {*beneath, *named})
+        taken = sum(widths[other] + len(GAP) for other in _beside(columns, beneath, named))
         if index in prose:
             if width - taken >= min(widths[index], PROSE_LEAST):
                 widths[index] = min(widths[index], width - taken)
@@ -210,7 +210,7 @@ def terminal_table(rows: Sequence[Sequence[str]], columns: Sequence[Column[V]], 
         if len(table[0][index]) in fitting and 2 * len(fitting) > len(table):
             widths[index] = max(fitting)
             beneath.remove(index)
-    beside = [index for index in range(len(columns)) if index not in {*beneath, *named}]
+    beside = _beside(columns, beneath, named)
     _narrow(widths, beside, width, whole={index for index in beside if columns[index].state})
     lines: list[Line] = []
     for number, row in enumerate(table):
@@ -237,6 +237,10 @@ def terminal_table(rows: Sequence[Sequence[str]], columns: Sequence[Column[V]], 
     return lines
 
 
+def _beside(columns: Sequence[Column[V]], beneath: Collection[int], named: Collection[int]) -> list[int]:
+    return [index for index in range(len(columns)) if index not in beneath and index not in named]
+
+
 def _fits(widths: Sequence[int], shown: Sequence[int], width: int) -> bool:
     return sum(widths[index] for index in shown) + len(GAP) * (len(shown) - 1) <= width
 
@@ -252,7 +256,7 @@ def _without_room(widths: Sequence[int], columns: Sequence[Column[V]], width: in
         return beneath, named
     apart = {index for index, column in enumerate(columns) if column.identity or column.prose}
     for beneath in ({index for index in apart if columns[index].wide}, apart):
-        beside, named = [index for index in range(len(columns)) if index not in beneath], []
+        beside, named = _beside(columns, beneath, ()), []
         for index in reversed([each for each in beside if columns[each].wide and each not in apart]):
             if not _fits(widths, beside, width):
                 beside.remove(index)
