@@ -109,7 +109,7 @@ class ClusterState:
         Empty where nobody has.  What is ``shared`` others may have a share of, too.
         """
         device = self.devices[device_id]
-        for held in (device, *(self.devices[name] for name in self.related(device_id) if name in self.devices)):
+        for held in (device, *self._other_names(device_id)):
             if held.lease:
                 return f"device {held.id} has lease {held.lease}"
             if held.reserved not in ("", job_id):
@@ -124,6 +124,10 @@ class ClusterState:
         """Return the shares of a GPU, or the GPU that a share is of: the same hardware by other names."""
         whole = whole_of(device_id)
         return self._shares.get(device_id, ()) if whole == device_id else (whole,)
+
+    def _other_names(self, device_id: str) -> Iterator[DeviceRecord]:
+        """Yield what is known of a device's hardware by other names."""
+        return (self.devices[name] for name in self.related(device_id) if name in self.devices)
 
     def _is_in_pool(self, device: DeviceRecord) -> bool:
         found = self.slots.find(device.id)
@@ -154,8 +158,7 @@ class ClusterState:
         divides it.
         """
         return bool(self.mover_of(device.id)) or any(
-            other in self.devices and bool(self.devices[other].lease or self.devices[other].reserved)
-            for other in self.related(device.id)
+            other.lease or other.reserved for other in self._other_names(device.id)
         )
 
     def mover_of(self, device_id: str) -> str:
@@ -244,16 +247,15 @@ class ClusterState:
 
         As a GPU that its node offers in shares since; where somebody still has it by the old name, that is listed, too.
         """
-        return bool(record.present or record.lease or self.mover_of(record.id)) or not self._other_names(record)
-
-    def _other_names(self, record: DeviceRecord) -> list[DeviceRecord]:
-        """Return the same hardware as nodes tell of it by other names."""
-        related = (self.devices[name] for name in self.related(record.id) if name in self.devices)
-        return [other for other in related if other.present]
+        return bool(record.present or record.lease or self.mover_of(record.id)) or not any(
+            other.present for other in self._other_names(record.id)
+        )
 
     def kept_for(self, device_id: str) -> Job | None:
         """Return the job for which a device, or the same hardware by another name, is kept; None for none."""
-        records = (self.devices[name] for name in (device_id, *self.related(device_id)) if name in self.devices)
+        # What is at no node has no record.
+        own = [self.devices[device_id]] if device_id in self.devices else []
+        records = (*own, *self._other_names(device_id))
         return next((self.jobs[each.reserved].job for each in records if each.reserved in self.jobs), None)
 
     def _device_state(self, record: DeviceRecord, move: MoveRecord | None) -> DeviceState:
@@ -261,7 +263,9 @@ class ClusterState:
             return DeviceState.WEDGED if move.move.state is MoveState.STUCK else DeviceState.MOVING
         if not record.node:
             return DeviceState.UNASSIGNED
-        here = record.present or any(other.node == record.node for other in self._other_names(record))
+        here = record.present or any(
+            other.present and other.node == record.node for other in self._other_names(record.id)
+        )
         if not (here and self._connected(record.node)):
             return DeviceState.LOST
         if record.lease:
