@@ -13,7 +13,7 @@ from farbus.model.job import DevicePlacement, TaskPlacement
 from farbus.model.states import DeviceState
 from farbus.scheduler import events
 from tests.scheduler.scripted import TTL_S, Cluster, job, node
-from tests.scheduler.test_recomposed_jobs import ROUTES, cabled, placed
+from tests.scheduler.test_recomposed_jobs import ROUTES, cabled, half_come
 
 LEASED = "device GPU-a-0 has lease j1-1-0"
 
@@ -24,9 +24,11 @@ def credulous(cluster: Cluster) -> None:
     machine.placement_problem = lambda *_, **__: ""
 
 
-def decide_for(cluster: Cluster, job_id: str, *devices: str, task: str = "main.0", on: str = "a") -> None:
+def decide_for(
+    cluster: Cluster, job_id: str, *devices: str, task: str = "main.0", on: str = "a", route: Route | None = None
+) -> None:
     """Tell of a round that gives a job these devices of node a, used or not."""
-    route = Route.LOCAL if on == "a" else Route.REMOTE
+    route = route or (Route.LOCAL if on == "a" else Route.REMOTE)
     places = tuple(DevicePlacement(device=name, node="a", route=route) for name in devices)
     placement = JobPlacement(job=job_id, tasks=(TaskPlacement(task=task, node=on, devices=places),))
     report = RoundReport(pending=1, placed=1, decision_ms=0.1, solves=0, certified=False)
@@ -93,11 +95,7 @@ def test_what_somebody_has_is_moved_for_nobody_else() -> None:
     cluster.settle()
     cluster.submit(job("j2", gpus=1, on="b", routes=ROUTES))
     credulous(cluster)
-    place = DevicePlacement(device="GPU-a-0", node="a", route=Route.RECOMPOSED)
-    placement = JobPlacement(job="j2", tasks=(TaskPlacement(task="main.0", node="b", devices=(place,)),))
-    report = RoundReport(pending=1, placed=1, decision_ms=0.1, solves=0, certified=False)
-    decision = Decision(placements=(placement,), misses=(), report=report)
-    cluster.tell(events.RoundDecided(decision=decision, generation=cluster.machine.generation))
+    decide_for(cluster, "j2", "GPU-a-0", on="b", route=Route.RECOMPOSED)
     cluster.settle()
     assert cluster.faults == [LEASED]
     assert not cluster.machine.moves
@@ -105,11 +103,7 @@ def test_what_somebody_has_is_moved_for_nobody_else() -> None:
 
 
 def test_what_is_kept_for_a_job_is_granted_to_no_other() -> None:
-    cluster = cabled(gpus=2)
-    placed(cluster, job("j1", gpus=2, on="b", routes=ROUTES))
-    cluster.step("a")
-    cluster.step("b")
-    (come,) = (name for name, device in cluster.machine.devices.items() if device.reserved)
+    cluster, come = half_come()
     told = cluster.machine.holder_of(come, "j2", shared=False)
     assert told == f"device {come} is kept for job j1"
     assert cluster.machine.holder_of(come, "j1", shared=False) == ""
@@ -134,11 +128,7 @@ def test_a_gpu_and_a_share_of_it_are_the_same_hardware(granted: str, asked: str)
 
 
 def test_what_has_come_and_was_plugged_in_elsewhere_since_is_not_granted() -> None:
-    cluster = cabled(gpus=2)
-    placed(cluster, job("j1", gpus=2, on="b", routes=ROUTES))
-    cluster.step("a")
-    cluster.step("b")
-    (come,) = (name for name, device in cluster.machine.devices.items() if device.reserved)
+    cluster, come = half_come()
     here, there = cluster.agents["b"], cluster.agents["c"]
     cluster.lose("b")
     there.node, here.node = msgspec.structs.replace(there.node, devices=here.node.devices), node("b")

@@ -8,7 +8,7 @@ import contextlib
 import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from farbus.errors import Conflict, FarbusError, NotFound
 from farbus.model.device import Route, whole_of
@@ -22,6 +22,7 @@ from farbus.scheduler import events
 from farbus.scheduler.decision_maker import DecisionMaker, DecisionThread
 from farbus.scheduler.room_planner import RoomPlanner
 from tests.scheduler.scripted import HEARTBEAT_S, TTL_S, Cluster, ScriptedAgent, about, job, node
+from tests.scheduler.slow_disk import SlowDisk
 
 ROUTES = (Route.LOCAL, Route.REMOTE, Route.RECOMPOSED)
 MOVES = (events.DetachDevice, events.AttachDevice)
@@ -36,7 +37,7 @@ def has_work(machine: AnyOrder) -> bool:
     return any(agent.inbox for agent in machine.cluster.agents.values())
 
 
-class AnyOrder(RuleBasedStateMachine):
+class AnyOrder(SlowDisk):
     """Nodes a and b have GPUs, c has none; the agents assert that no device is under two leases."""
 
     def __init__(self) -> None:
@@ -408,17 +409,6 @@ class AnyOrder(RuleBasedStateMachine):
             self.cluster.restart()
         self.answered.clear()
         self.deciding.clear()
-
-    @precondition(lambda self: self.cluster.unwritten is None)
-    @rule()
-    def the_disk_is_slow(self) -> None:
-        """From now on nothing is written at once, so nothing is sent; a kill finds the ledger where it was."""
-        self.cluster.unwritten = []
-
-    @precondition(lambda self: self.cluster.unwritten is not None)
-    @rule(most=st.sampled_from([1, 2, None, None]))
-    def write_down(self, most: int | None) -> None:
-        self.cluster.write_down(most)
 
     @precondition(lambda self: self.jobs)
     @rule(data=st.data(), released=st.booleans(), code=st.sampled_from([None, 0, 1]))

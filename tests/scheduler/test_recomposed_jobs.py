@@ -47,6 +47,16 @@ def placed(cluster: Cluster, *jobs: Job) -> None:
         cluster.decide()
 
 
+def half_come() -> tuple[Cluster, str]:
+    """A job whose two GPUs are to come to node b, and the one that has."""
+    cluster = cabled(gpus=2)
+    placed(cluster, job("j1", gpus=2, on="b", routes=ROUTES))
+    cluster.step("a")
+    cluster.step("b")
+    (come,) = (name for name, device in cluster.machine.devices.items() if device.reserved)
+    return cluster, come
+
+
 def device(cluster: Cluster, name: str = MOVED) -> tuple[str, DeviceState]:
     (found,) = [each for each in cluster.machine.device_statuses() if each.device.id == name]
     return found.node, found.state
@@ -218,10 +228,7 @@ def test_several_devices_come_before_the_lease_of_all_is_granted() -> None:
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_what_has_come_is_kept_for_its_job_while_another_device_is_on_its_way(restarted: bool) -> None:
-    cluster = cabled(gpus=2)
-    placed(cluster, job("j1", gpus=2, on="b", routes=ROUTES))
-    cluster.step("a")
-    cluster.step("b")
+    cluster, _ = half_come()
     assert [move.state for move in cluster.machine.move_statuses()] != [MoveState.DONE] * 2
     if restarted:
         cluster.restart()
@@ -240,10 +247,7 @@ def test_what_has_come_is_kept_for_its_job_while_another_device_is_on_its_way(re
 
 
 async def test_listings_tell_for_whom_what_has_come_is_kept() -> None:
-    cluster = cabled(gpus=2)
-    placed(cluster, job("j1", gpus=2, on="b", routes=ROUTES))
-    cluster.step("a")
-    cluster.step("b")
+    cluster, _ = half_come()
     engine: Any = SimpleNamespace(machine=cluster.machine)
     relay: Any = None
     service = ClusterService(engine, relay, next_job=1, lease_ttl_s=TTL_S, now=lambda: cluster.now)
@@ -262,11 +266,7 @@ async def test_listings_tell_for_whom_what_has_come_is_kept() -> None:
 
 
 def test_what_is_made_of_a_gpu_that_came_for_a_job_is_kept_with_it() -> None:
-    cluster = cabled(gpus=2)
-    placed(cluster, job("j1", gpus=2, on="b", routes=ROUTES))
-    cluster.step("a")
-    cluster.step("b")
-    (come,) = (name for name, device in cluster.machine.devices.items() if device.reserved)
+    cluster, come = half_come()
     # Node b divides its GPUs.
     there = cluster.agents["b"]
     (whole,) = there.node.devices
@@ -280,10 +280,7 @@ def test_what_is_made_of_a_gpu_that_came_for_a_job_is_kept_with_it() -> None:
 
 
 def test_what_has_come_for_a_job_that_is_cancelled_meanwhile_is_free() -> None:
-    cluster = cabled(gpus=2)
-    placed(cluster, job("j1", gpus=2, on="b", routes=ROUTES))
-    cluster.step("a")
-    cluster.step("b")
+    cluster, _ = half_come()
     cluster.tell(events.JobCancelled(job_id="j1", reason="cancelled by ada"))
     placed(cluster, job("j2", gpus=1, on="b", routes=(Route.LOCAL,)))
     cluster.settle()

@@ -6,7 +6,7 @@ import contextlib
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from farbus.errors import FarbusError
 from farbus.model.device import Route
@@ -16,6 +16,7 @@ from farbus.scheduler import events
 from farbus.scheduler.decision_maker import decision_maker
 from farbus.scheduler.volume_plans import check_resize
 from tests.scheduler.scripted import GIB, TTL_S, Cluster, about, node, storing
+from tests.scheduler.slow_disk import SlowDisk
 from tests.scheduler.test_stored_jobs import stored
 
 VOLUMES = st.sampled_from(["data", "more"])
@@ -23,7 +24,7 @@ NODES = st.sampled_from(["a", "b", "c"])
 REFUSED = st.sampled_from([events.MakeVolume, events.ResizeVolume, events.RemoveVolume, events.GrowClient])
 
 
-class AnyOrder(RuleBasedStateMachine):
+class AnyOrder(SlowDisk):
     """Nodes a and b store, c has no drives; every step is followed by the checks of books, states and agents."""
 
     def __init__(self) -> None:
@@ -197,17 +198,6 @@ class AnyOrder(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         self.cluster.restart()
-
-    @precondition(lambda self: self.cluster.unwritten is None)
-    @rule()
-    def the_disk_is_slow(self) -> None:
-        """From now on nothing is written at once, so nothing is sent; a kill finds the ledger where it was."""
-        self.cluster.unwritten = []
-
-    @precondition(lambda self: self.cluster.unwritten is not None)
-    @rule(most=st.sampled_from([1, 2, None, None]))
-    def write_down(self, most: int | None) -> None:
-        self.cluster.write_down(most)
 
     @rule(name=NODES, position=st.integers(0, 3))
     def step_out_of_order(self, name: str, position: int) -> None:
